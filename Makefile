@@ -27,7 +27,7 @@ SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 .PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request \
 	reference fuzz fuzz-long chaos upgrade roll soak attacks nightly wheel bench-overhead bench-paired bench-decide bench-counting \
 	bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-doctor bench-scale bench-extproc \
-	bench-truth bench-shadow vllm-venv serve-vllm test-vllm test-vllm-nightly test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages \
+	bench-truth bench-shadow bench-edge vllm-venv serve-vllm test-vllm test-vllm-nightly test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages \
 	clean
 
 help: ## List the verbs.
@@ -195,6 +195,9 @@ bench-truth: $(READY) vllm-venv ## How far simulated engines are from a real vLL
 
 bench-shadow: $(READY) envoy-venv $(if $(findstring --real,$(ARGS)),vllm-venv) ## What `hearth shadow` predicts beside what happens after the switch (ARGS=--real: two vLLM pods; 20 minutes).
 	@$(BIN)/python -m bench.shadow --keep bench/shadow/$(if $(findstring --real,$(ARGS)),real.)last.txt $(ARGS)
+
+bench-edge: $(READY) ## A cascade to a provider behind a backhaul that is cut, and the share that leaves at ten times the load (2 minutes).
+	@$(BIN)/python -m bench.edge $(ARGS)
 
 bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside a bare handler and Envoy alone (8 minutes).
 	@PYTHON="$(PYTHON)" sh bench/extproc/setup.sh

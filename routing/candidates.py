@@ -74,6 +74,8 @@ class Candidates(Struct, gc=False):
     """For which prompts each was put up; empty where all are for any."""
     spill_ranks: Sequence[int] = ()
     """The rank of each: lower ones are used first; empty where all have the same."""
+    distances_s: Sequence[float] = ()
+    """Seconds of a round trip to each; empty where none is far."""
     prefillers: Sequence[Engine | None] = ()
     """The engine that prefills for each, where another does; empty where none of them is a pair. A pair is listed under
     its decode engine, with the prefill of the other: cached tokens, work, own and queued seconds, and the hand-over

@@ -8,7 +8,7 @@ some engine with a shorter queue.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import islice
 from math import inf
@@ -16,7 +16,7 @@ from operator import itemgetter
 from typing import Protocol, TypeVar
 
 from routing.facts import PromptLengths, Role
-from routing.pods import Engine, Pod
+from routing.pods import Engine, Pod, ProviderGrant
 
 
 class PairingFallback(StrEnum):
@@ -78,6 +78,10 @@ class EligibleEngines:
     """Whether the role of some of them is `decode`."""
     spill_ranks: tuple[int, ...] = ()
     """The rank of each; empty where all have the same."""
+    distances_s: tuple[float, ...] = ()
+    """Seconds of a round trip to each; empty where none is far."""
+    grants: Mapping[str, ProviderGrant] = field(default_factory=dict)
+    """What a request needs for the pods of providers among them, by URL; empty where all are of the fleet."""
 
     def positions(self, mask: int) -> Iterator[int]:
         """Positions of the engines in a mask."""
@@ -109,8 +113,14 @@ class EligibleEngines:
             fallback=self.fallback,
             prompts=narrow(self.prompts) if self.prompts else (),
             has_decode_engines=self.has_decode_engines,
+            grants=self.grants,
             spill_ranks=narrow(self.spill_ranks) if self.spill_ranks else (),
+            distances_s=narrow(self.distances_s) if self.distances_s else (),
         )
+
+    def forbidden_to(self, granted: frozenset[ProviderGrant]) -> frozenset[str]:
+        """Return the URLs of providers' pods among them that these grants do not cover."""
+        return frozenset(url for url, grant in self.grants.items() if grant not in granted)
 
     def excluding(self, pods: frozenset[str]) -> EligibleEngines:
         """The same roster less the engines of some pods."""
@@ -119,12 +129,15 @@ class EligibleEngines:
         fewer = make_eligible(kept, is_adapter=self.is_adapter)
         prompts = dict(zip(self.slots, self.prompts, strict=True)) if self.prompts else {}
         ranks = dict(zip(self.slots, self.spill_ranks, strict=True)) if self.spill_ranks else {}
+        distances_s = dict(zip(self.slots, self.distances_s, strict=True)) if self.distances_s else {}
         return replace(
             fewer,
             has_prefillers=self.has_prefillers,
             fallback=self.fallback,
+            grants=self.grants,
             prompts=tuple(prompts[slot] for slot in fewer.slots) if prompts else (),
             spill_ranks=tuple(ranks[slot] for slot in fewer.slots) if ranks else (),
+            distances_s=tuple(distances_s[slot] for slot in fewer.slots) if distances_s else (),
         )
 
 
@@ -135,6 +148,12 @@ def engines_of(members: Sequence[tuple[Engine, Pod]], model: str) -> EligibleEng
     prompts = tuple(pod.facts.prompts for _, pod in members)
     if any(each is not PromptLengths.ANY for each in prompts):
         eligible = replace(eligible, prompts=prompts)
+    grants = {pod.url: (pod.provider, pod.region or "", model) for _, pod in members if pod.provider is not None}
+    if grants:
+        eligible = replace(eligible, grants=grants)
+    distances_s = tuple(pod.distance_s for _, pod in members)
+    if any(distances_s):
+        eligible = replace(eligible, distances_s=distances_s)
     ranks = tuple(pod.facts.spill_rank or 0 for _, pod in members)
     return replace(eligible, spill_ranks=ranks) if len(set(ranks)) > 1 else eligible
 

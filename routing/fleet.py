@@ -167,6 +167,11 @@ class Fleet:
                 return True
         return False
 
+    def is_forbidden(self, request: Request) -> bool:
+        """Whether the only pods that serve its model are of providers that it has no grant for."""
+        served = list(self._serving(request.model, request.regions))
+        return bool(served) and all(not may_compute(pod, request) for pod in served)
+
     @property
     def has_reported_models(self) -> bool:
         """Whether any pod has said what it serves."""
@@ -213,6 +218,11 @@ class Fleet:
         return self._slots_made - 1
 
 
+def may_compute(pod: Pod, request: Request) -> bool:
+    """Return whether a request may be sent to a pod as far as providers are concerned: always within the fleet."""
+    return pod.provider is None or (pod.provider, pod.region or "", request.model) in request.grants
+
+
 def _prefills(member: tuple[Engine, Pod]) -> bool:
     """Whether an engine may prefill for another."""
     engine, pod = member
@@ -223,12 +233,15 @@ def eligible_for(fleet: Fleet, request: Request, avoid: frozenset[str]) -> Eligi
     """Return the engines that may serve a request, without the pods to `avoid`. Raises `RequestRejected` for none."""
     model, regions = request.model, request.regions
     eligible = fleet.eligible(model, regions)
+    if eligible.grants and (forbidden := eligible.forbidden_to(request.grants)):
+        eligible = eligible.excluding(forbidden)
     if avoid or request.pods is not None:
         eligible = _left_of(eligible, request, avoid)
     if not eligible.engines and eligible.has_prefillers:
         eligible = _left_of(fleet.eligible_prefill(model, regions, at_large=True), request, avoid)
     if not eligible.engines:
-        eligible = _left_of(fleet.eligible_failing(model, regions), request, avoid)
+        failing = fleet.eligible_failing(model, regions)
+        eligible = _left_of(failing, request, avoid | failing.forbidden_to(request.grants) if failing.grants else avoid)
     if not eligible.engines:
         raise _no_engine_for(fleet, request)
     return eligible
@@ -243,6 +256,8 @@ def _left_of(eligible: EligibleEngines, request: Request, avoid: frozenset[str])
 
 def _no_engine_for(fleet: Fleet, request: Request) -> RequestRejected:
     model, regions = request.model, request.regions
+    if fleet.is_forbidden(request):
+        return _no_grant_for(model)
     if fleet.knows(model, regions):
         return _not_ready(f"No pod that serves `{model}` is ready.")
     if fleet.lacks_named(model):
@@ -253,6 +268,11 @@ def _no_engine_for(fleet: Fleet, request: Request) -> RequestRejected:
         return RequestRejected(Reason.UNKNOWN_MODEL, f"The model `{model}` does not exist.", param="model")
     text = f"The model `{model}` is not served in the regions that your tenant allows."
     return RequestRejected(Reason.REGION_NOT_ALLOWED, text, param="model")
+
+
+def _no_grant_for(model: str) -> RequestRejected:
+    text = f"The model `{model}` is served by a provider outside the fleet that your tenant's policy does not allow."
+    return RequestRejected(Reason.PROVIDER_NOT_ALLOWED, text, param="model")
 
 
 def _not_ready(text: str) -> RequestRejected:

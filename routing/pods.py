@@ -10,6 +10,11 @@ from enum import StrEnum
 
 from routing.facts import NO_FACTS, PodFacts, Role
 
+ProviderGrant = tuple[str, str, str]
+"""What a request may leave the fleet for: provider, region, and model as it is called here."""
+
+NO_GRANTS: frozenset[ProviderGrant] = frozenset()
+
 
 class PodState(StrEnum):
     """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `SUSPECT` ones."""
@@ -79,6 +84,10 @@ class Pod:
     ready_since_s: float = 0.0
     has_reported_models: bool = True
     """Whether it has reported its models; until then it may serve any."""
+    distance_s: float = 0.0
+    """Seconds of a round trip to it, where it is far away."""
+    provider: str | None = None
+    """The provider that runs it; None for a pod of the fleet. Only requests with a grant may be sent to a provider."""
 
     @property
     def pool_label(self) -> str:

@@ -36,6 +36,8 @@ class Reason(StrEnum):
     INVALID_KEY = "invalid_key"
     REGION_NOT_ALLOWED = "region_not_allowed"
     """The model is served, but nowhere that the tenant's requests may be computed."""
+    PROVIDER_NOT_ALLOWED = "provider_not_allowed"
+    """The model is served outside the fleet only, where the tenant's requests may not be sent."""
     SUPERSEDED = "superseded"
     """A newer request of the same tenant has named this one's key."""
 
@@ -44,6 +46,8 @@ class Reason(StrEnum):
     RATE_LIMITED_TOKENS = "rate_limited_tokens"
     TOO_MANY_PARALLEL_REQUESTS = "too_many_parallel_requests"
     BUDGET_EXHAUSTED = "budget_exhausted"
+    PROVIDER_LIMIT = "provider_limit"
+    """A limit on what is sent to providers is reached: money, share of requests, or parallel requests."""
 
     # The fleet cannot meet the objective.
     OVERLOADED = "overloaded"

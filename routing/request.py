@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from routing.blocks import EMPTY_PROMPT, Prompt
 from routing.cache_lookup import CacheLookup
+from routing.pods import NO_GRANTS, ProviderGrant
 
 
 class Api(StrEnum):
@@ -98,6 +99,8 @@ class Request(Struct, frozen=True, gc=False):
     """Where it may be computed, None for anywhere."""
     pods: frozenset[str] | None = None
     """URLs of those that may serve it, None for all."""
+    grants: frozenset[ProviderGrant] = NO_GRANTS
+    """Where outside the fleet it may be computed; empty for nowhere."""
     priority: int = 0
     """Scheduling priority within an engine that supports it: higher first."""
     downgraded_from: str | None = None

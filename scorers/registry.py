@@ -5,6 +5,7 @@ from __future__ import annotations
 from routing.candidates import Scorer
 from scorers.constrained_decoding import ConstrainedDecoding
 from scorers.decode_role import DecodeRolePenalty
+from scorers.distance import Distance
 from scorers.hot_prefix_replication import HotPrefixReplication
 from scorers.interference import Interference
 from scorers.kv_headroom import KvCacheHeadroom
@@ -33,6 +34,7 @@ SCORERS: tuple[type[Scorer], ...] = (
     PrefillStallCost,
     ConstrainedDecoding,
     SpillPenalty,
+    Distance,
     RoundRobin,
     LeastLoaded,
 )
@@ -55,6 +57,7 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
             PrefillStallCost(),
             ConstrainedDecoding(),
             SpillPenalty(),
+            Distance(),
         ),
         "round-robin": (RoundRobin(),),
         "least-loaded": (LeastLoaded(),),

@@ -43,6 +43,10 @@ class Account:
     quota: Quota
 
 
+PROVIDERS = "providers"
+"""Last part of the path of a tenant's account for providers."""
+
+
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """One customer of the gateway. The anonymous tenant has no name."""
@@ -95,6 +99,23 @@ class Tenant:
     """In cascades that have it: the task bucket of its requests; None: it is computed from each prompt."""
     cascade_collect: bool = False
     """In cascades that collect: whether its requests may be sampled, sent to all models and labelled."""
+    grants: frozenset[tuple[str, str, str]] = frozenset()
+    """Where outside the fleet its requests may be computed: provider, region, model. Empty for nowhere."""
+    provider_budget: float | None = None
+    """Money for providers within `provider_period_s`; None for no limit of its own."""
+    provider_period_s: float = 86_400.0
+    provider_max_share: float = 1.0
+    """Maximum share of its requests that may be sent to providers."""
+
+    @property
+    def provider_quota(self) -> Quota:
+        """The quota of its account for providers."""
+        return Quota(budget=self.provider_budget, budget_period_s=self.provider_period_s)
+
+    @property
+    def provider_account(self) -> Account:
+        """Its account for providers, which every request to one is reserved on."""
+        return Account(f"{self.name}/{PROVIDERS}", self.provider_quota)
 
     def may_use(self, model: str) -> bool:
         return self.models is None or model in self.models
@@ -124,6 +145,8 @@ def quota_of(tenants: Mapping[str, Tenant], path: str) -> Quota | None:
         return None
     if not rest:
         return tenant.quota
+    if rest == PROVIDERS:
+        return tenant.provider_quota
     kind, _, member = rest.partition("/")
     if kind == "key":
         return tenant.keys.get(member, UNLIMITED)

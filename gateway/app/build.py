@@ -71,6 +71,7 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
     if host.number <= 1:
         diagnose_fleet(gateway)
     _share_cascade_samples(gateway)
+    _use_providers(gateway)
     _serve_envoy(gateway, host)
     _serve_key_api(gateway, host)
     connect_index_process(gateway, host)
@@ -83,6 +84,15 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
 
         warm_new_pods(gateway, settings.supply)
     return gateway
+
+
+def _use_providers(gateway: Gateway) -> None:
+    """Let requests be sent to endpoints outside the fleet, where any is configured."""
+    if not gateway.settings.providers.endpoints:
+        return
+    from gateway.app.join_providers import use_providers  # noqa: PLC0415 - off in most gateways
+
+    use_providers(gateway)
 
 
 def _share_cascade_samples(gateway: Gateway) -> None:
@@ -318,6 +328,7 @@ def _serve_envoy(gateway: Gateway, host: HostProcess) -> None:
         take_end=gateway.watcher.on_attempt_end,
         number=host.number,
         log_event=gateway.log_event,
+        provider_models=lambda: frozenset() if gateway.providers is None else gateway.providers.models,
     )
     gateway.registry.register(gateway.ext_proc.exposition)
     gateway.background.extend(gateway.ext_proc.renewal_tasks(gateway.log_event))

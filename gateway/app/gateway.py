@@ -44,6 +44,7 @@ from tenancy.policy import Policy
 
 if TYPE_CHECKING:
     from gateway.ext_proc.server import ExtProcServer  # Protobuf takes six megabytes.
+    from gateway.providers.monitor import ProviderMonitor
     from gateway.scaling.controller import SupplyController
     from gateway.tracing.tracing import Tracing
     from gateway.warmup.controller import WarmupController
@@ -92,6 +93,8 @@ class Gateway:
     """Client of the precise prefix index; None if not configured."""
     ext_proc: ExtProcServer | None = None
     """The ext_proc server; None if not configured."""
+    providers: ProviderMonitor | None = None
+    """Endpoints outside the fleet; None if none is configured."""
     tracing: Tracing | None = None
     """Traces; None if not configured."""
     supply: SupplyController | None = None

@@ -20,7 +20,7 @@ from gateway.runtime.tls import check_certificate, load_certificate
 from tenancy.document import ConfigError, InvalidDocument
 from tenancy.policy import Policy
 
-RELOADABLE = frozenset(("pods", "models", "pools", "policy", "pod_api_key", "tls", "log_level"))
+RELOADABLE = frozenset(("pods", "models", "pools", "policy", "providers", "pod_api_key", "tls", "log_level"))
 """Settings that a reload applies."""
 
 ReadSettings = Callable[[], Settings]
@@ -112,12 +112,16 @@ def apply_reload(gateway: Gateway, fresh: LoadedConfig) -> None:
     gateway.model_entries.update(new.model_table)
     gateway.cascades.apply(configured_cascades(gateway.model_entries))
     _replace_pods(gateway, new)
+    if gateway.providers is not None:
+        gateway.providers.apply(new.providers)
     gateway.settings = effective_settings(gateway.settings, new)
 
 
 def effective_settings(running: Settings, new: Settings) -> Settings:
     """Return the settings in force after a reload: the new ones as far as they need no restart."""
     live = RELOADABLE if running.tls and new.tls else RELOADABLE - {"tls"}
+    if not running.providers.endpoints:
+        live -= {"providers"}  # The first endpoint needs a restart.
     return replace(running, **{name: getattr(new, name) for name in live})
 
 

@@ -147,6 +147,7 @@ def metrics_and_admin_apps(
         view=_view_of(gateway),
         supply=None if gateway.supply is None else gateway.supply.view,
         doctor=gateway.doctor,
+        providers=gateway.providers,
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 

@@ -154,7 +154,7 @@ class CascadeSteps:
 
 TRY_ANOTHER_MODEL = frozenset(
     {
-        *(Reason.NO_POD_READY, Reason.UNKNOWN_MODEL, Reason.REGION_NOT_ALLOWED),
+        *(Reason.NO_POD_READY, Reason.UNKNOWN_MODEL, Reason.REGION_NOT_ALLOWED, Reason.PROVIDER_NOT_ALLOWED),
         *(Reason.OVERLOADED, Reason.QUEUE_FULL, Reason.QUEUE_TIMEOUT),
         *(status.reason for status in AttemptStatus if status.reason is not None),
     }

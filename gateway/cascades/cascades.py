@@ -116,6 +116,8 @@ class Cascades:
         """Serve these cascades from now on, and log those whose guarantee is unused."""
         self._served = dict(served)
         self.names = frozenset(served)
+        self.judging_names = frozenset(name for name, each in served.items() if each.cascade.judges_answers)
+        self._models = {name: frozenset(model.name for model in each.cascade.models) for name, each in served.items()}
         self.shadow_sampler.apply(served)
         if self.collector is None and any(each.collect for each in served.values()):
             self.collector = LiveCollector(draw=self._draw, clock=self._clock)
@@ -126,6 +128,10 @@ class Cascades:
             if self._warns and self._silences.get(name) != silence:
                 self._log_event(silence.level, silence.event, cascade=name, effect=silence.effect, fix=silence.fix)
         self._silences = found
+
+    def models_of(self, name: str) -> frozenset[str]:
+        """Return the models behind a name; empty where it is no cascade."""
+        return self._models.get(name, frozenset())
 
     def unused_guarantee(self, name: str) -> UnusedGuarantee | None:
         """Return why a cascade does not use a guarantee; None where it does."""
@@ -264,7 +270,9 @@ class Cascades:
         return replace(model, context_tokens=max((length for length in lengths if length), default=None))
 
     def _is_up(self, model: str, request: Request) -> bool:
-        return bool(self._router.fleet.eligible(model, request.regions).engines)
+        eligible = self._router.fleet.eligible(model, request.regions)
+        forbidden = eligible.forbidden_to(request.grants) if eligible.grants else frozenset()
+        return any(engine.pod not in forbidden for engine in eligible.engines)
 
     def _start(
         self,

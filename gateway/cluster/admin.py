@@ -48,6 +48,9 @@ class SupervisorAdmin:
                 web.get("/limits", self._limits),
                 web.get("/cascades", self._cascades),
                 web.get("/scale", self._scale),
+                web.get("/providers", self._providers),
+                web.post("/providers/stop", self._providers),
+                web.post("/providers/start", self._providers),
                 web.get("/findings", self._from_one),
                 web.get("/findings/bundle", self._from_one),
                 web.post("/baseline/save", self._from_one),
@@ -112,6 +115,15 @@ class SupervisorAdmin:
             return rejection
         views = [_json(answer) for answer in answers.values()]
         return json_response(next((view for view in views if view["is_leader"]), views[0]))
+
+    async def _providers(self, request: web.Request) -> web.Response:
+        """Of all workers together: requests and money are summed. Workers that start later follow the switch."""
+        answers = await self._ask(request)
+        if rejection := _rejection(answers):
+            return rejection
+        if request.method == "POST":
+            self._team.providers_stopped = request.path == "/providers/stop"
+        return json_response(merge_providers([_json(answer) for answer in answers.values()]))
 
     async def _from_one(self, request: web.Request) -> web.Response:
         """The answer of the one worker that diagnoses the fleet for all."""
@@ -192,6 +204,25 @@ def merge_fleets(fleets: Mapping[str, AdminView]) -> AdminView:
         if len(set(states.values())) > 1:
             pods[url]["states"] = states
     return whole
+
+
+SUMMED = ("open_requests", "requests", "cost")
+
+
+def merge_providers(views: list[AdminView]) -> AdminView:
+    """Merge the endpoints of all workers: an endpoint is usable where it is for every worker."""
+    merged: dict[str, AdminView] = {}
+    for view in views:
+        for each in view["endpoints"]:
+            known = merged.setdefault(each["name"], {**each, **dict.fromkeys(SUMMED, 0)})
+            known.update({name: known[name] + each[name] for name in SUMMED})
+            if known["state"] == "usable":
+                known["state"] = each["state"]
+    return {
+        "stopped": any(view["stopped"] for view in views),
+        "stopped_by_operator": any(view["stopped_by_operator"] for view in views),
+        "endpoints": list(merged.values()),
+    }
 
 
 def merge_drained(answers: Iterable[AdminView]) -> AdminView:

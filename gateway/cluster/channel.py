@@ -36,6 +36,8 @@ class ChildConfig:
     """The reserved addresses of the traffic port; empty for the index process."""
     drained: frozenset[str] = frozenset()
     """Pods that an operator has drained."""
+    providers_stopped: bool = False
+    """An operator has stopped providers."""
 
 
 @dataclass(frozen=True, slots=True)

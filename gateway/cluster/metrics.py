@@ -91,7 +91,7 @@ ONE_PER_UPSTREAM = frozenset(
 SMALLEST = frozenset(
     (
         *("hearth_cascade_guarantee_active", "hearth_cascade_shadow_agreement_ratio"),
-        "hearth_desired_engines_known",
+        *("hearth_desired_engines_known", "hearth_provider_usable"),
     )
 )
 

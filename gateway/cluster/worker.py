@@ -29,6 +29,8 @@ async def run_worker(orders: ChildConfig, channel: ControlChannel) -> None:
     """Run a worker until the supervisor stops it. Raises `InvalidDocument` and `CannotListen` before it has started."""
     gateway = build(_share_of(orders.fresh, orders).settings, orders.fresh.policy, orders.host)
     gateway.watcher.set_drained(orders.drained)
+    if gateway.providers is not None and orders.providers_stopped:
+        gateway.providers.stop(stopped=True)
     gateway.share_effects = lambda effects: channel.send(ApplyEffects(effects))
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(running_components(gateway))

@@ -63,6 +63,8 @@ class WorkerPool:
     ) -> None:
         """`began` and `ended` are called for each child that has started."""
         self.fresh = fresh
+        self.providers_stopped = False
+        """An operator has stopped providers outside the fleet: workers that start later stop them as well."""
         """The configuration of all children."""
         self._traffic = traffic
         self._tasks: dict[ProcessSlot, asyncio.Task[None]] = {}
@@ -160,7 +162,8 @@ class WorkerPool:
 
     async def _orders(self, number: int) -> ChildConfig:
         host = replace(self._host, number=number)
-        return ChildConfig(f"worker-{number}", host, self.fresh, self._traffic, await self._drained())
+        drained = await self._drained()
+        return ChildConfig(f"worker-{number}", host, self.fresh, self._traffic, drained, self.providers_stopped)
 
     async def _index_process_orders(self) -> ChildConfig:
         return ChildConfig(INDEX_PROCESS, self._host, self.fresh)

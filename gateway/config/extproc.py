@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from gateway.config.fields import (
     Secret,
@@ -13,9 +14,22 @@ from gateway.config.fields import (
     read_secret,
 )
 from gateway.runtime.addresses import Address, MutualTlsFiles
-from tenancy.document import DocumentTable, flag, integer, number, positive
+from tenancy.document import DocumentTable, flag, integer, number, one_of, positive
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import COUNT, FLAG, TEXT
+
+
+class ReturnedFeature(StrEnum):
+    """Features for which requests behind Envoy are served over the gateway's own connections."""
+
+    CASCADES = "cascades"
+    """Requests for cascades that judge answers."""
+    COALESCING = "coalescing"
+    """Identical requests of tenants that share responses."""
+    LIMITS = "limits"
+    """Streams of callers with limits, to end them exactly there."""
+    RESUME = "resume"
+    """Streams that are continued on another pod where theirs is lost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +53,16 @@ class ExtProcConfig:
     """Share of responses that are inspected, 0 to 1 (needs `allow_mode_override` in Envoy)."""
     trust_headers: bool = False
     """Trust identity headers from every address, because Envoy strips them from clients' requests."""
+    return_listen: Address | None = None
+    """Address at which Envoy returns requests to be served over the gateway's own connections; each further worker
+    listens one port higher. None: every request goes to the pod that is picked."""
+    returns: frozenset[ReturnedFeature] = frozenset({ReturnedFeature.CASCADES})
+    """Features for which requests are returned, with `return_listen`."""
+
+    @property
+    def returns_cascades(self) -> bool:
+        """Whether requests for judging cascades are returned."""
+        return self.return_listen is not None and ReturnedFeature.CASCADES in self.returns
 
     @property
     def authenticates_callers(self) -> bool:
@@ -48,7 +72,8 @@ class ExtProcConfig:
     def addresses_of_workers(self, workers: int) -> dict[str, list[str]]:
         """Return the addresses of `workers` workers by name, without those whose port the system chooses."""
         ports = {"extproc": self.listen, "extproc_health": self.health_listen}
-        return {name: _spread(where, 1 if self.reuse_port else workers) for name, where in ports.items() if where}
+        found = {name: _spread(where, 1 if self.reuse_port else workers) for name, where in ports.items() if where}
+        return found | ({"extproc_return": _spread(self.return_listen, workers)} if self.return_listen else {})
 
 
 def _spread(where: Address, count: int) -> list[str]:
@@ -77,7 +102,13 @@ def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
             max_queue_s=found.get("max_queue_s", positive(number), defaults.max_queue_s),
             sample_share=found.get("sample_share", parse_share, defaults.sample_share),
             trust_headers=found.get("trust_headers", flag, default=defaults.trust_headers),
+            return_listen=found.get("return_listen", parse_address, None),
+            returns=frozenset(map(ReturnedFeature, found.each("returns", one_of(tuple(ReturnedFeature))) or ()))
+            if "returns" in found
+            else defaults.returns,
         )
+        if "returns" in found and settings.return_listen is None:
+            found.error("returns", "needs `return_listen`, the address at which Envoy returns requests")
     found.close()
     return settings
 
@@ -102,6 +133,13 @@ def extproc_schema() -> Schema:
             "max_queue_s": described(amount, "Maximum seconds in the admission queue, whatever the tier (default 60)."),
             "sample_share": described(
                 {"type": "number", "minimum": 0, "maximum": 1}, "Share of responses that are inspected (default 0)."
+            ),
+            "return_listen": described(
+                where, "Listen address for requests that Envoy returns; each further worker listens one port higher."
+            ),
+            "returns": described(
+                {"type": "array", "items": {"enum": [str(each) for each in ReturnedFeature]}},
+                "Features for which requests are returned (default cascades).",
             ),
             "trust_headers": described(
                 FLAG.schema, "Trust identity headers from every address, because Envoy removes those of clients."

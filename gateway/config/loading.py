@@ -153,6 +153,7 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
     faults.extend(_unreachable_pools(settings))
     faults.extend(_unchecked_cascades(settings))
     faults.extend(_canaries_with_roles(settings))
+    faults.extend(_provider_faults(settings))
     admin = settings.admin_listen
     if admin is not None and not admin.is_loopback and settings.admin_token is None:
         words = f"{admin} can be reached from outside: set HEARTH_ADMIN_TOKEN (or _FILE), or listen on loopback"
@@ -165,7 +166,15 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
             ("metrics_listen", settings.metrics_listen),
             ("admin_listen", settings.admin_listen),
         ),
-        *((("extproc.listen", envoys.listen), ("extproc.health_listen", envoys.health_listen)) if envoys else ()),
+        *(
+            (
+                ("extproc.listen", envoys.listen),
+                ("extproc.health_listen", envoys.health_listen),
+                ("extproc.return_listen", envoys.return_listen),
+            )
+            if envoys
+            else ()
+        ),
         ("supply.listen", supply.listen if supply else None),
     ):
         if where is None or where.port == 0:
@@ -194,17 +203,40 @@ def _unreachable_pools(settings: Settings) -> list[ConfigError]:
 
 def _unchecked_cascades(settings: Settings) -> list[ConfigError]:
     """Return cascades that check answers although Envoy carries these past us, where nothing can hold them back."""
-    if settings.extproc is None:
+    if settings.extproc is None or settings.extproc.returns_cascades:
         return []
     words = (
-        "checks answers, which Envoy does not send through the gateway: set `holdback: off` and `check_unary: false`, "
-        "or remove extproc"
+        "checks answers, which Envoy does not send through the gateway: set `extproc.return_listen` (and `cascades` "
+        "among `extproc.returns`), so that Envoy returns these requests, or set `holdback: off` and "
+        "`check_unary: false`, or remove extproc"
     )
     return [
         ConfigError(f"model_list.{entry.name}.cascade", words)
         for entry in settings.models
         if entry.cascade is not None and (entry.cascade.window is not None or entry.cascade.check_unary)
     ]
+
+
+def _provider_faults(settings: Settings) -> list[ConfigError]:
+    """Return models of providers that have no price, that pods are named for, or that Envoy cannot be sent to."""
+    faults = []
+    for at, endpoint in enumerate(settings.providers.endpoints):
+        place = f"providers.endpoints[{at}].models"
+        for model in endpoint.models:
+            entry = settings.model_table.get(model)
+            if entry is None or entry.input_cost_per_token is None or entry.output_cost_per_token is None:
+                words = "needs input_cost_per_token and output_cost_per_token in model_list: money is reserved by them"
+                faults.append(ConfigError(f"{place}.{model}", words))
+            elif entry.pods is not None or entry.inference_pool is not None or entry.cascade is not None:
+                words = "is a model of pods, or a cascade, in model_list; give the provider's model a name of its own"
+                faults.append(ConfigError(f"{place}.{model}", words))
+    extproc = settings.extproc
+    if settings.providers.endpoints and extproc is not None and not extproc.returns_cascades:
+        words = (
+            "need `extproc.return_listen` with `cascades` among `extproc.returns`: Envoy cannot be sent to a provider"
+        )
+        faults.append(ConfigError("providers.endpoints", words))
+    return faults
 
 
 def _canaries_with_roles(settings: Settings) -> list[ConfigError]:

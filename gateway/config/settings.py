@@ -45,6 +45,7 @@ from gateway.config.limits import (
 )
 from gateway.config.models import ModelEntry, model_schema, read_models
 from gateway.config.pools import PoolEntry, pools_schema, read_pools
+from gateway.config.providers import ProvidersConfig, providers_schema, read_providers
 from gateway.config.renamed_keys import fault_of_renamed
 from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
 from gateway.config.routing import RoutingConfig, read_routing, routing_schema
@@ -79,6 +80,8 @@ class Settings:
     """Sources of pods beside the static list and the file."""
     pod_api_key: Secret | None = None
     models: tuple[ModelEntry, ...] = ()
+    providers: ProvidersConfig = field(default_factory=ProvidersConfig)
+    """Endpoints outside the fleet."""
     pools: tuple[PoolEntry, ...] = ()
     """What engines cost, for metrics."""
     routing: RoutingConfig = field(default_factory=RoutingConfig)
@@ -149,6 +152,7 @@ def read_settings(
         trusted_proxies=root.each("trusted_proxies", parse_network) or (),
         pod_api_key=read_secret(root, "pod_api_key"),
         models=read_models(root),
+        providers=read_providers(root),
         pools=read_pools(root),
         routing=read_routing(root),
         tls=_tls(root.table("tls")),
@@ -221,6 +225,7 @@ def config_schema() -> Schema:
                 "model_list": described(
                     {"type": "array", "items": model_schema()}, "Models: prices, pods and cascades."
                 ),
+                "providers": described(providers_schema(), "Endpoints outside the fleet, which policies must allow."),
                 "pools": described(pools_schema(), "Pools: what an engine costs, for metrics."),
                 "routing": described(
                     routing_schema(), "How a pod is chosen: the name of a routing, or a mapping that changes one."

@@ -38,12 +38,14 @@ from gateway.ext_proc.protocol import (
     subset_of,
 )
 from gateway.ext_proc.response import ExtProcResponseWriter, ResponseSide, head_of
+from gateway.ext_proc.returned import TICKET, ReturnedRequests
 from gateway.http.client_request import BodyBudget, IncomingRequest, body_memory_exhausted, body_too_large
 from gateway.pipeline.attempt import AttemptStatus
 from gateway.relay.relay import Relay
 from gateway.server.dispatcher import HttpDispatcher
 from routing.decision.placement import Placement
 from routing.fleet import Fleet
+from routing.reading import ParsedRequest
 from routing.rejection import Reason, RequestRejected
 
 
@@ -83,6 +85,8 @@ class ExtProcContext:
         self.budget = budget
         self.rules = rules
         self.note_passed_over = pass_over
+        self.returns: ReturnedRequests | None = None
+        """How requests are served over the gateway's own connections; None where none is."""
         self.clock = clock
         self.stream_counter = stream_counter = StreamCounter(rules.limits.max_connections)
         self.log = AccessLog(lambda: stream_counter.count > 0)
@@ -130,6 +134,9 @@ class ExtProcContext:
 
 
 INVALID_ARGUMENT = 3
+
+OWN_RESPONSE_HEADERS = frozenset(("x-hearth-request-id", "x-hearth-reason"))
+"""Response headers, one of which is on every response to an inference request and every rejection of this gateway."""
 
 STATUS_BY_CAUSE = {
     TerminationCause.POD_LOST: (
@@ -297,7 +304,11 @@ class Exchange(GrpcStreamHandler):
         self._has_all = True
         self._since_s = self._office.clock()
         self._office.http_dispatcher.serve(
-            self.asked, self.reply, frontend=self._modes.frontend, make_transport=self._carrier
+            self.asked,
+            self.reply,
+            frontend=self._modes.frontend,
+            make_transport=self._carrier,
+            hand_over=None if self._office.returns is None else self._hand_over,
         )
 
     def _reject(self, rejection: RequestRejected) -> None:
@@ -336,8 +347,22 @@ class Exchange(GrpcStreamHandler):
             body_needed_no_more=lambda: asked.drop_body(office.budget),
         )
 
+    def _hand_over(self, reading: ParsedRequest) -> bool:
+        """Have Envoy return a request to this process, if it needs that. Returns whether it does."""
+        returns, asked = self._office.returns, self.asked
+        if returns is None or asked is None or not returns.rule.applies(asked.caller, reading):
+            return False
+        ticket = returns.tickets.issue(asked, self._modes.frontend)
+        self.answer.is_returned = True
+        self._send(EndpointPick(returns.endpoint(self._stream.wire.local_host), [(TICKET, ticket)], asked.body()))
+        asked.drop_body(self._office.budget)
+        return True
+
     def _send_pick(self, pick: EndpointPick, relay: Relay) -> None:
         self.answer.relay = relay
+        self._send(pick)
+
+    def _send(self, pick: EndpointPick) -> None:
         if self._has_picked or self._is_over:
             return
         self._has_picked = True
@@ -367,9 +392,22 @@ class Exchange(GrpcStreamHandler):
 
     def _take_answer_head(self, told: ProcessingRequest) -> None:
         relay, endpoint = self.answer.relay, served_by(told)
+        if self.answer.is_returned and not any(
+            header.key in OWN_RESPONSE_HEADERS for header in told.response_headers.headers.headers
+        ):
+            self._reject_misrouted(endpoint)
+            return
         if relay is not None and endpoint and endpoint != endpoint_of(relay.placement.engine.pod):
             self._note_served(relay, endpoint)
         self.answer.on_headers(head_of(told.response_headers.headers), ends=told.response_headers.end_of_stream)
+
+    def _reject_misrouted(self, endpoint: str) -> None:
+        """Reject a request to be returned here that Envoy has sent to a pod, which cannot serve it."""
+        if self.reply is not None:
+            served = endpoint or "another endpoint"
+            words = f"Envoy sent this request to {served} instead of the gateway's return listener: use a cluster of"
+            words += " type ORIGINAL_DST, or add the listener to the cluster's endpoints."
+            self.reply.reject(RequestRejected(Reason.GATEWAY_ERROR, words))
 
     def _note_served(self, relay: Relay, endpoint: str) -> None:
         """Move the charge to the endpoint that served the request, as the first of the list has failed."""

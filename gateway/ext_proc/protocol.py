@@ -38,7 +38,7 @@ REMOVED_HEADERS = (
     *(DESTINATION, SERVED, SUBSET, "x-gateway-destination-endpoint-scores"),
     *(PREFILLER, "x-encoder-hosts-ports", "x-data-parallel-host-port", "x-kv-cache-source-host-port"),
     *(RANK, PRIORITY, "x-llm-d-model-name-rewrite", "x-gateway-model-name-rewrite"),
-    *("authorization", "x-api-key", "accept-encoding"),
+    *("authorization", "x-api-key", "accept-encoding", "x-hearth-return"),
 )
 """Never forwarded as a client sent them: they choose a destination, control an engine, or are credentials.
 

@@ -37,7 +37,7 @@ class ResponseSide:
             "_stream",
             "_trailers_end",
         ),
-        *("events", "has_received_head", "relay", "reply", "visible"),
+        *("events", "has_received_head", "is_returned", "relay", "reply", "visible"),
     )
 
     def __init__(self, stream: GrpcStream, samples: Callable[[], bool], sent_all: Callable[[], None]) -> None:
@@ -51,6 +51,8 @@ class ResponseSide:
         self.events = 0
         """Events of a stream, as far as they were seen."""
         self.has_received_head = False
+        self.is_returned = False
+        """It comes from our own return listener: it was made there, and goes to the client as it is."""
         self._answer: ResponseBodyHandler | None = None
         self._has_begun_sending = False
         self._has_sent = False
@@ -129,6 +131,9 @@ class ResponseSide:
 
     def on_body(self, piece: bytes, *, ends: bool) -> None:
         """Handle a piece of the body, and answer it as the mode demands."""
+        if self.is_returned:
+            self._echo(piece, ends=ends)
+            return
         if self.visible is ResponseVisibility.FULL:
             self.feed(piece, ends=ends)
             return
@@ -136,6 +141,16 @@ class ResponseSide:
             self._see_sample(self.relay)
         self.feed(piece, ends=ends)
         self._stream.send(messages.RESPONSE_BODY_CONTINUE)
+
+    def _echo(self, piece: bytes, *, ends: bool) -> None:
+        """Answer a piece of a body that passes unchanged."""
+        if self.visible is not ResponseVisibility.FULL:
+            self._stream.send(messages.RESPONSE_BODY_CONTINUE)
+            return
+        for chunk in messages.response_chunks(piece):
+            self._stream.send(chunk)
+        if ends:
+            self._stream.send(messages.RESPONSE_END)
 
     def _see_sample(self, relay: Relay) -> None:
         """Start to observe a sampled response."""

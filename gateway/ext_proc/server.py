@@ -8,6 +8,7 @@ import random
 import ssl
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from ipaddress import IPv4Network, IPv6Network
 from typing import Any
 
@@ -24,6 +25,7 @@ from gateway.ext_proc.http2.connection import Authorize, HandlerFactory
 from gateway.ext_proc.http2.frames import Fields, Http2Limits
 from gateway.ext_proc.http2.stream import GrpcStream, GrpcStreamHandler
 from gateway.ext_proc.listener import CLOSE_TIMEOUT_S, GrpcListener
+from gateway.ext_proc.returned import ReturnedRequests, ReturnHandler, ReturnRule, ReturnTickets
 from gateway.http.request_headers import is_in_networks
 from gateway.pipeline.attempt import AttemptStatus
 from gateway.relay.http_transport import PodKeys
@@ -121,6 +123,12 @@ class ExtProcCollector(Collector):
         for by, count in self._callers.rejected.items():
             rejected.add_metric((by,), count)
         yield rejected
+        if self._office.returns is not None:
+            yield CounterMetricFamily(
+                "hearth_extproc_returned_requests",
+                "Requests that Envoy was told to return to this gateway.",
+                self._office.returns.tickets.issued_count,
+            )
 
 
 EXT_PROC = b"/envoy.service.ext_proc.v3.ExternalProcessor/Process"
@@ -129,6 +137,41 @@ BACKLOG = 1024
 
 MAX_CHECK_WAIT_S = 10.0
 """Maximum wait for Envoy's health checks to see that we drain: they come every second or two."""
+
+
+class _ReturnListener:
+    """The port at which Envoy returns requests to this process."""
+
+    def __init__(
+        self,
+        front: HttpServer,
+        words: ExtProcConfig,
+        settings: Settings,
+        clock: Callable[[], float],
+        provider_models: Callable[[], frozenset[str]],
+    ) -> None:
+        assert words.return_listen is not None  # noqa: S101 - the caller has looked
+        self._address = words.return_listen
+        tickets = ReturnTickets(clock, settings.limits.max_connections)
+        rule = ReturnRule(front.dispatcher.cascades, words.returns, provider_models)
+        self.returned = ReturnedRequests(rule, tickets, lambda: self._address)
+        self.listener = front.listener_for(ReturnHandler(front.dispatcher, tickets))
+
+    async def open(self, stack: AsyncExitStack, number: int) -> list[str]:
+        """Listen until the stack is left, `number` ports higher than configured. Returns where."""
+        where = self._address
+        if where.port:
+            where = replace(where, port=where.port + number)
+        try:
+            server = await asyncio.get_running_loop().create_server(
+                self.listener.make_protocol, where.host, where.port, backlog=BACKLOG
+            )
+        except OSError as error:
+            raise listen_error("extproc.return_listen", where, error) from None
+        self._address = replace(where, port=server.sockets[0].getsockname()[1])
+        stack.callback(self.listener.close)
+        stack.callback(server.close)
+        return addresses_of(server.sockets)
 
 
 class ExtProcServer:
@@ -146,6 +189,7 @@ class ExtProcServer:
         take_end: Callable[[str, AttemptStatus], object],
         number: int,
         log_event: LogFunction,
+        provider_models: Callable[[], frozenset[str]] = frozenset,
     ) -> None:
         """`number` of the worker, 0 if it is the only one: each has its port, or they share; `log_event`
         logs.
@@ -199,6 +243,11 @@ class ExtProcServer:
         self.tls = server_context(words.tls, speaks="h2") if words.tls else None
         if self.tls is not None and words.tls is not None and words.tls.client_ca is not None:
             self.callers.watch_handshakes(self.tls)
+        self._returns = (
+            None if words.return_listen is None else _ReturnListener(front, words, settings, loop.time, provider_models)
+        )
+        if self._returns is not None:
+            self.office.returns = self._returns.returned
         self.exposition = ExtProcCollector(self.port, self.office, self.callers)
 
     def _exchange(self, stream: GrpcStream) -> GrpcStreamHandler:
@@ -210,6 +259,8 @@ class ExtProcServer:
         if self._words.health_listen is not None:
             where = self._words.health_listen
             listening["extproc_health"] = await self._listen(stack, "extproc.health", where, self.health_port, None)
+        if self._returns is not None:
+            listening["extproc_return"] = await self._returns.open(stack, self._number)
         return listening
 
     async def _listen(
@@ -247,6 +298,8 @@ class ExtProcServer:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._cut_late(left_s))
             group.create_task(self.port.drain(left_s))
+        if self._returns is not None:
+            await self._returns.listener.drain(max(0.0, ends_s - loop.time()))
         await self.health_port.begin_drain()
         await self.health_port.drain(CLOSE_TIMEOUT_S)
 

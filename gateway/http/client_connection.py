@@ -57,8 +57,11 @@ class RequestHandler(Protocol):
 
     kept_headers: set[bytes]
     """Lower-case names of the headers that it reads."""
-    is_draining: bool
-    """Whether each response closes its connection."""
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether each response closes its connection."""
+        ...
 
     def new_id(self) -> str:
         """Return a request id that no other gateway makes."""

@@ -11,7 +11,13 @@ from itertools import chain
 
 from gateway.config.limits import Limits
 from gateway.http.endpoints import ApiEndpoint
-from gateway.http.request_headers import CALLER_HEADERS, MODEL_HEADERS, RETRY_COUNT_HEADER, SLO_HEADERS
+from gateway.http.request_headers import (
+    CALLER_HEADERS,
+    LOCAL_ONLY_HEADER,
+    MODEL_HEADERS,
+    RETRY_COUNT_HEADER,
+    SLO_HEADERS,
+)
 from gateway.runtime.trace_context import RequestTrace
 from routing.rejection import Reason, RequestRejected
 from tenancy.tenants import ANONYMOUS_CALLER, Caller
@@ -25,6 +31,7 @@ KEPT_HEADERS = frozenset(
         *(b"x-session-id", b"x-claude-code-session-id", b"session-id"),
         b"x-hearth-supersedes",
         RETRY_COUNT_HEADER,
+        LOCAL_ONLY_HEADER,
         *SLO_HEADERS,
         *MODEL_HEADERS,
         *CALLER_HEADERS,

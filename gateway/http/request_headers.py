@@ -48,6 +48,18 @@ MAX_MS = 86_400_000.0
 NUMBER = re.compile(rb"[0-9]{1,9}(\.[0-9]{1,6})?")
 
 
+LOCAL_ONLY_HEADER = b"x-hearth-local-only"
+"""Any value but `false` keeps a request within the fleet."""
+
+OFF_VALUES = frozenset((b"false", b"0", b"no"))
+
+
+def is_local_only(headers: Mapping[bytes, bytes]) -> bool:
+    """Return whether a client keeps its request within the fleet."""
+    value = headers.get(LOCAL_ONLY_HEADER)
+    return value is not None and value.strip().lower() not in OFF_VALUES
+
+
 class TrustedProxies:
     """The networks of trusted proxies."""
 

@@ -209,7 +209,10 @@ class LookupReporter:
 
 
 def fleet_update(fleet: Fleet, lives: dict[str, int]) -> FleetUpdate:
-    """The message that lists the pods to follow: all that have started."""
+    """The message that lists the pods to follow: all of the fleet that have started.
+
+    Those of providers are left out: the index process sends prompts to pods, to have them tokenized.
+    """
     pods = (
         PodUpdate(
             pod.url,
@@ -220,7 +223,7 @@ def fleet_update(fleet: Fleet, lives: dict[str, int]) -> FleetUpdate:
             tuple(EngineUpdate(engine.name, engine.rank, engine.block_tokens) for engine in pod.engines),
         )
         for pod in fleet.pods
-        if pod.state is not PodState.STARTING
+        if pod.state is not PodState.STARTING and pod.provider is None
     )
     return FleetUpdate(tuple(sorted(pods, key=lambda pod: pod.url)))
 

@@ -11,6 +11,7 @@ import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from math import inf
 from sys import maxsize
 
@@ -25,7 +26,7 @@ from routing.request import Api, Request, Usage
 from tenancy.forecast import OutputLengthForecast
 from tenancy.limits.account_usage import AccountUsage, LimitExceeded, Reservation, UsageStore, reserve
 from tenancy.limits.usage import NO_USAGE, OUTPUT_KINDS, LimitKind, RequestUsage, TokenPrices
-from tenancy.tenants import Caller, Quota, Tenant, quota_of, renewed
+from tenancy.tenants import Account, Caller, Quota, Tenant, quota_of, renewed
 
 WAIT_S = 1.0
 """How long a request waits for a larger lease: a millisecond in general, at most until the coordinator times out."""
@@ -100,13 +101,29 @@ class QuotaEnforcer:
         accounts = self.accounts.of(caller.accounts, now_s)
         result = self._try(request, caller, accounts, now_s)
         if not isinstance(result, Reservation) and self.leases is not None:
-            result = await self._retry_with_leases(self.leases, request, caller, accounts, result)
+            retry = partial(self._try, request, caller, accounts)
+            result = await self._retry_with_leases(self.leases, accounts, result, retry)
         if isinstance(result, Reservation):
             return RequestMeter(self, request, caller.tenant.name, result, self._max_tokens(request, result))
         headers = rate_limit_headers(accounts, self.now_s(), anthropic=request.api is Api.MESSAGES)
         rejection = QuotaExceeded(result, headers, self._draw())
         self.rejected[tenant_of_account(rejection.lack.path), rejection.lack.kind] += 1
         raise rejection
+
+    async def reserve_on(self, account: Account, use: RequestUsage) -> Reservation | None:
+        """Reserve a use on one account alone, beside what its request holds already. None where there is no room."""
+        accounts = self.accounts.of((account,), self.now_s())
+
+        def attempt(now_s: float) -> Reservation | tuple[LimitExceeded, ...]:
+            return reserve(accounts, use, now_s)
+
+        result = attempt(self.now_s())
+        if not isinstance(result, Reservation) and self.leases is not None:
+            result = await self._retry_with_leases(self.leases, accounts, result, attempt)
+        if isinstance(result, Reservation):
+            return result
+        self.rejected[tenant_of_account(account.path), LimitKind.BUDGET] += 1
+        return None
 
     def _max_tokens(self, request: Request, reservation: Reservation) -> int | None:
         """The `max_tokens` per answer that the limits of a request impose, for answers that cannot be cut midway.
@@ -154,10 +171,9 @@ class QuotaEnforcer:
     async def _retry_with_leases(
         self,
         keeper: QuotaLeaseClient,
-        request: Request,
-        caller: Caller,
         accounts: Sequence[AccountUsage],
         lacks: tuple[LimitExceeded, ...],
+        retry: Callable[[float], Reservation | tuple[LimitExceeded, ...]],
     ) -> Reservation | tuple[LimitExceeded, ...]:
         """Request larger leases and try again, as long as the leases change."""
         result: Reservation | tuple[LimitExceeded, ...] = lacks
@@ -168,11 +184,11 @@ class QuotaEnforcer:
                         break
                     if not await keeper.request_more(accounts, result):
                         break
-                    result = self._try(request, caller, accounts, self.now_s())
+                    result = retry(self.now_s())
         except TimeoutError:
             # The coordinator is late, or this process was suspended: it is not known that the limit is exhausted.
             keeper.mark_partitioned()
-            result = self._try(request, caller, accounts, self.now_s())
+            result = retry(self.now_s())
         return result
 
     def _open(self, account: AccountUsage) -> None:

@@ -58,6 +58,18 @@ class PageData(Protocol):
         ...
 
 
+class ProviderSwitch(Protocol):
+    """Endpoints outside the fleet, as the admin port shows and stops them."""
+
+    def show(self) -> dict[str, Any]:
+        """Return their state as JSON values, without keys."""
+        ...
+
+    def stop(self, *, stopped: bool) -> None:
+        """Stop sending anything to any of them, or undo that."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class AdminBackend:
     """What the admin port shows and triggers."""
@@ -81,6 +93,8 @@ class AdminBackend:
     """Returns the desired engines; None where `supply` is not configured."""
     doctor: Doctor | None = None
     """Diagnosis of the fleet; None where it is off, or in another worker."""
+    providers: ProviderSwitch | None = None
+    """Endpoints outside the fleet; None where none is configured."""
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
@@ -110,6 +124,9 @@ def admin_app(admin: AdminBackend) -> web.Application:
             web.get("/limits", _bound(admin, _limits)),
             web.get("/cascades", _bound(admin, _cascades)),
             web.get("/scale", _bound(admin, _scale)),
+            web.get("/providers", _bound(admin, _providers)),
+            web.post("/providers/stop", _bound(admin, _stop_providers)),
+            web.post("/providers/start", _bound(admin, _start_providers)),
             web.get("/findings", _bound(admin, _findings)),
             web.get("/findings/bundle", _bound(admin, _bundle)),
             web.post("/baseline/save", _bound(admin, _save_baseline)),
@@ -323,6 +340,33 @@ async def _scale(admin: AdminBackend, _: web.Request) -> web.Response:
     if admin.supply is None:
         raise web.HTTPNotFound(text="supply is not configured: set `supply: true` in hearth.yaml")
     return json_response(admin.supply())
+
+
+async def _providers(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Endpoints outside the fleet: state, requests, money; 404 without `providers`."""
+    return json_response(_provider_switch(admin).show())
+
+
+async def _stop_providers(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Send nothing to any provider from now on, and end what is under way there."""
+    return _set_stopped(admin, stopped=True)
+
+
+async def _start_providers(admin: AdminBackend, _: web.Request) -> web.Response:
+    """Let requests be sent to providers again, where the configuration allows it."""
+    return _set_stopped(admin, stopped=False)
+
+
+def _set_stopped(admin: AdminBackend, *, stopped: bool) -> web.Response:
+    switch = _provider_switch(admin)
+    switch.stop(stopped=stopped)
+    return json_response(switch.show())
+
+
+def _provider_switch(admin: AdminBackend) -> ProviderSwitch:
+    if admin.providers is None:
+        raise web.HTTPNotFound(text="no provider is configured: see `providers` in hearth.yaml")
+    return admin.providers
 
 
 async def _reload(admin: AdminBackend, _: web.Request) -> web.Response:

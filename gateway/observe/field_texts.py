@@ -55,6 +55,10 @@ FIELD_TEXTS: Mapping[str, str] = {
         "what is charged, by the prices in `model_list`: all models of a cascade together, discarded answers included; "
         "null without a price or without tokens"
     ),
+    "providers": (
+        "providers outside the fleet that the request was sent to, as `provider/region/model` "
+        "([providers.md](providers.md))"
+    ),
     "input_cost": "of the prompt, without discarded answers of a cascade; null without a price",
     "output_cost": "of the answer, likewise",
     "coalesced_with": "request id whose response was shared; nothing is charged then",

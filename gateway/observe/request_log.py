@@ -84,7 +84,7 @@ REQUEST_FIELDS = RecordFields(
     *("key_id", "api", "model", "stream", "status", "reason", "upstream", "dp_rank", "attempts=attempt_count"),
     *("duration_s=rounded_duration_s", "ttft_s=rounded_ttft_s", "queue_wait_s=rounded_queue_wait_s", "slo_met"),
     *("input_tokens", "cached_input_tokens", "output_tokens", "resumes", "resume_failure", "wasted_tokens"),
-    *("client_request_id", "path", "requested_model", "role", "cost=unset"),
+    *("client_request_id", "path", "requested_model", "role", "cost=unset", "providers"),
 )
 """A line of the request log."""
 
@@ -92,7 +92,7 @@ USAGE_FIELDS = RecordFields(
     *("schema=usage_schema", "timestamp", "request_id=id", "tenant", "model", "api", "status", "input_tokens"),
     *("cached_input_tokens", "output_tokens", "input_cost=unset", "output_cost=unset", "tier", "key_id", "user"),
     *("group", "duration_s=rounded_duration_s", "coalesced_with", "cascade", "reason", "stream", "prompt_bytes"),
-    *("max_tokens", "cost=unset"),
+    *("max_tokens", "cost=unset", "providers"),
 )
 """A usage record."""
 

@@ -39,6 +39,10 @@ class AttemptStatus(StrEnum):
     """The pod rejected the continuation of an answer that another pod had begun as a bad request."""
     REPLAY_MISMATCH = "replay_mismatch"
     """Asked for the whole answer again, the pod generated another one than the client had received."""
+    PROVIDER_DENIED = "provider_denied"
+    """Nothing was sent: the provider is not allowed for this request, or providers are stopped."""
+    PROVIDER_LIMIT = "provider_limit"
+    """Nothing was sent: money, share or parallel requests for providers are used up."""
     KV_TRANSFER_TIMEOUT = "kv_transfer_timeout"
     """KV from another pod did not arrive in time. Which of the two failed, or the network, is unknown."""
 
@@ -90,6 +94,8 @@ _CONSEQUENCES = {
     AttemptStatus.ESCALATED: _Consequences(is_counted=False),
     AttemptStatus.CONTINUATION_REJECTED: _Consequences(Reason.POD_LOST),
     AttemptStatus.REPLAY_MISMATCH: _Consequences(Reason.POD_LOST),
+    AttemptStatus.PROVIDER_DENIED: _Consequences(Reason.PROVIDER_NOT_ALLOWED, is_counted=False),
+    AttemptStatus.PROVIDER_LIMIT: _Consequences(Reason.PROVIDER_LIMIT, is_counted=False),
     AttemptStatus.KV_TRANSFER_TIMEOUT: _Consequences(Reason.POD_TIMEOUT),
 }
 """The one table of what follows from an end: rejection, pod health, retries."""
@@ -102,6 +108,8 @@ class ResumeBlocker(StrEnum):
     """Disabled by the tenant's policy or the configuration."""
     MULTIPLE_CHOICES = "multiple_choices"
     """Several answers are streamed side by side (`n`, several prompts, beams)."""
+    PROVIDER = "provider"
+    """A provider outside the fleet was answering: there is no second pod that holds the same model."""
     STRUCTURED_OUTPUT = "structured_output"
     """Output is constrained by a grammar, which the next engine would start from its beginning."""
     TOOL_CALL = "tool_call"

@@ -107,6 +107,14 @@ class RequestPipeline:
         self._run_pair = run_pair
         self.budget = RetryBudget(limits.retries, among=limits.processes)
 
+    def report_health_to(self, health: Health) -> None:
+        """Report the ends of attempts to another receiver from now on; called before the first request."""
+        self._health = health
+
+    def observe_first(self, observer: OutcomeListener) -> None:
+        """Call an observer before all others, which read what it adds to the record."""
+        self.observers = (observer, *self.observers)
+
     def observe(self, observer: OutcomeListener) -> None:
         """Call an observer with the record of each request that ends from now on."""
         self.observers = (*self.observers, observer)

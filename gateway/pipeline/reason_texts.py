@@ -49,6 +49,11 @@ REASON_TEXTS: Mapping[Reason, ReasonText] = {
     Reason.REGION_NOT_ALLOWED: ReasonText(
         "Only pods outside the tenant's regions serve the model.", "Add pods in the region, or label their region."
     ),
+    Reason.PROVIDER_NOT_ALLOWED: ReasonText(
+        "The model is served by a provider outside the fleet, and the tenant's `providers` names no grant for its "
+        "provider, region and model; or the request is `x-hearth-local-only`; or providers are stopped.",
+        "Use another model, or add the grant to the policy ([providers.md](providers.md)).",
+    ),
     Reason.SUPERSEDED: ReasonText(
         "A newer request carried the same `x-hearth-supersedes` key.", "None: the client asked for it."
     ),
@@ -63,6 +68,11 @@ REASON_TEXTS: Mapping[Reason, ReasonText] = {
     ),
     Reason.BUDGET_EXHAUSTED: ReasonText(
         "The budget of the period is used up.", "Wait for the next period, or raise the budget."
+    ),
+    Reason.PROVIDER_LIMIT: ReasonText(
+        "A limit on requests to providers outside the fleet is reached: the tenant's `providers_max_budget` or "
+        "`providers_max_share`, or the endpoint's `max_parallel_requests`.",
+        "Wait, raise the limit, or add engines so that fewer requests have to leave ([providers.md](providers.md)).",
     ),
     Reason.OVERLOADED: ReasonText(
         "No engine can meet the tier's objectives in time.",

@@ -90,6 +90,8 @@ class Receipt(Struct, gc=False):
     """What Envoy shows us of the response, where it came by Envoy."""
     cascade: CascadeResult | None = None
     """What its cascade did; None where the model is not a cascade's name."""
+    providers: tuple[str, ...] = ()
+    """Providers outside the fleet that it was sent to, as `provider/region/model`; empty where it stayed within."""
     resumes: int = 0
     """How often another pod has resumed its stream."""
     resume_failure: ResumeBlocker | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -24,7 +25,7 @@ from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus, PrefillRequest, PrefillResult, ResumeBlocker
 from gateway.pipeline.transport import PinnedRequest
 from gateway.relay.holdback import HoldbackRelay
-from gateway.relay.relay import PREFILL_ONLY, Relay, RelayOptions
+from gateway.relay.relay import PREFILL_ONLY, PlacedAttempt, Relay, RelayOptions
 from gateway.relay.resumption import (
     ResumedRelay,
     continuation_after,
@@ -75,10 +76,11 @@ class PodKeys:
 class UpstreamRequestWriter:
     """Writes the requests that one gateway sends to pods."""
 
-    def __init__(self, pool: UpstreamPool, keys: PodKeys, takes_priority: TakesPriority) -> None:
+    def __init__(self, pool: UpstreamPool, keys: PodKeys, fleet: Fleet) -> None:
         self._pool = pool
         self._keys = keys
-        self._takes_priority = takes_priority
+        self._fleet = fleet
+        self._takes_priority = fleet.takes_priority
 
     def write(
         self,
@@ -96,6 +98,8 @@ class UpstreamRequestWriter:
         `role`: the span of the attempt that is the parent of the pod's, with `tracing`.
         """
         pod = engine.pod
+        if (known := self._fleet.pod(pod)) is not None and known.provider is not None:
+            raise RuntimeError(f"{pod} is outside the fleet: only a permit of the gate sends anything there")
         address = self._pool.address(pod)
         # Only where it is honoured: elsewhere it may be an error. Higher goes first here, lower there.
         priority = -request.priority if request.priority and self._takes_priority(pod) else 0
@@ -146,16 +150,43 @@ def with_token_cap(request_meter: RequestMeter | None, body: bytes) -> bytes:
     return with_output_limit(request_meter.request.api, body, request_meter.max_tokens)
 
 
+class ProviderRoute(Protocol):
+    """Sends attempts at endpoints outside the fleet; no other code writes to them."""
+
+    def serves(self, url: str) -> bool:
+        """Return whether a URL is that of an endpoint outside the fleet."""
+        ...
+
+    async def run_attempt(
+        self,
+        asked: IncomingRequest,
+        reply: ResponseWriter,
+        placement: PlacedAttempt,
+        body: bytes,
+        make_relay: Callable[[], Relay],
+        first_byte_by_s: float,
+        *,
+        is_continuation: bool,
+    ) -> AttemptResult:
+        """Send one attempt and relay its response; see `AttemptTransport.run_attempt`."""
+        ...
+
+
 class TransportFactory:
     """Makes the transports of a gateway; `budget` is that of the bodies of all requests being read or placed."""
 
     def __init__(self, fleet: Fleet, pool: UpstreamPool, keys: PodKeys, budget: BodyBudget, limits: Limits) -> None:
         self._pool = pool
-        self._requests = UpstreamRequestWriter(pool, keys, fleet.takes_priority)
+        self._requests = UpstreamRequestWriter(pool, keys, fleet)
+        self._providers: ProviderRoute | None = None
         self._budget = budget
         self._limits = limits
         self.kept_bodies = BodyBudget(limits.max_total_replay_body_bytes, max_extra_bytes=limits.max_replay_body_bytes)
         """Of the bodies of requests whose responses stream, kept in case they have to be resumed."""
+
+    def use_providers(self, route: ProviderRoute) -> None:
+        """Send attempts at endpoints outside the fleet by this route; without one they fail."""
+        self._providers = route
 
     def make(
         self, endpoint: ApiEndpoint, asked: IncomingRequest, reply: ResponseWriter, body: bytes, *, usage_added: bool
@@ -176,6 +207,7 @@ class TransportFactory:
             requests=self._requests,
             buffer=buffer,
             budget=self._budget,
+            providers=self._providers,
         )
 
 
@@ -233,6 +265,7 @@ class HttpTransport:
         requests: UpstreamRequestWriter,
         buffer: RetryBuffer,
         budget: BodyBudget,
+        providers: ProviderRoute | None = None,
     ) -> None:
         """`budget` is charged for the body that `asked` holds, until a response has begun."""
         self._asked = asked
@@ -244,6 +277,7 @@ class HttpTransport:
         self._requests = requests
         self._buffer = buffer
         self._budget = budget
+        self._providers = providers
         self._attempts = 0
         self._meter: RequestMeter | None = None
         self._judge: AnswerJudge | None = None
@@ -291,6 +325,8 @@ class HttpTransport:
     async def run_attempt(self, placement: Placement | PinnedRequest, first_byte_by_s: float) -> AttemptResult:
         """Send one attempt and relay its response; see `AttemptTransport.run_attempt`."""
         self._attempts += 1
+        if self._providers is not None and self._providers.serves(placement.engine.pod):
+            return await self._run_at_provider(self._providers, placement, first_byte_by_s)
         if self._buffer.body:
             self._buffer.begin_attempt()
         rest = self._rest
@@ -314,6 +350,23 @@ class HttpTransport:
             if rest is None or attempt_result.end is AttemptStatus.OK
             else cut_result(attempt_result, placement.request)
         )
+
+    async def _run_at_provider(
+        self, route: ProviderRoute, placement: Placement | PinnedRequest, first_byte_by_s: float
+    ) -> AttemptResult:
+        """Send one attempt at an endpoint outside the fleet. What it has begun is not resumed."""
+        result = await route.run_attempt(
+            self._asked,
+            self._reply,
+            placement,
+            self._body,
+            lambda: self._relay(placement),
+            first_byte_by_s,
+            is_continuation=self._rest is not None,
+        )
+        if result.end is not AttemptStatus.OK and self._reply.has_started:
+            return replace(result, started=True, resume_blocker=ResumeBlocker.PROVIDER)
+        return result
 
     async def prefill(self, placement: Placement, order: PrefillRequest, by_s: float) -> PrefillResult:
         """Have the placement's prefill engine compute the prompt and keep its KV; see `AttemptTransport.prefill`."""

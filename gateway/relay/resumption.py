@@ -26,6 +26,7 @@ from gateway.resume.continuation import Continuation, continuation_of
 from gateway.resume.delivered import DeliveredOutput, read_delivered
 from gateway.resume.splice import MALFORMED_EVENT, ReplayMismatch, StreamSplicer, splice_events
 from gateway.resume.token_recovery import RecoveredTokens, read_recovered
+from routing.pods import NO_GRANTS
 from routing.reading import with_fields
 from routing.request import Request
 
@@ -73,6 +74,8 @@ def cut_result(attempt_result: AttemptResult, request: Request) -> AttemptResult
     barred = BLOCKER_BY_STATUS.get(attempt_result.end)
     if barred is not None:
         return replace(attempt_result, started=True, resume_blocker=barred)
+    if request.grants:  # No provider outside the fleet could continue it.
+        request = replace(request, grants=NO_GRANTS)
     return replace(attempt_result, started=True, continuation=request)
 
 

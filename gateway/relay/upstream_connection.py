@@ -22,7 +22,9 @@ Knows nothing of requests and responses but heads and bytes.
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol, cast
 
@@ -63,6 +65,8 @@ class ResponseHead(Struct, frozen=True, gc=False):
     length: int | None
     is_encoded: bool = False
     """It has a content coding, which was not requested."""
+    retry_after: str = ""
+    """The header as sent; empty without one."""
 
 
 class ResponseBodyHandler(Protocol):
@@ -93,7 +97,11 @@ class UpstreamExchange(Protocol):
 
     was_stale: bool
     """Set by the connection: the pod closed it, perhaps before the request arrived."""
-    ended: asyncio.Future[None]
+
+    @property
+    def ended(self) -> asyncio.Future[None]:
+        """Done once its response has ended."""
+        ...
 
     @property
     def reply(self) -> ResponseReceiver: ...
@@ -195,6 +203,14 @@ class UpstreamConnection(asyncio.Protocol):
         self._last_read_s = self._loop.time()
         self._due_s = first_byte_by_s
         self._transport.writelines(question)
+
+    def set_unacknowledged_timeout(self, seconds: float) -> None:
+        """Have the system end the connection if what is sent stays unacknowledged for so long, where it can."""
+        option = getattr(socket, "TCP_USER_TIMEOUT", None)
+        held = None if self._transport is None else self._transport.get_extra_info("socket")
+        if option is not None and held is not None:
+            with suppress(OSError):
+                held.setsockopt(socket.IPPROTO_TCP, option, max(1, int(seconds * 1000)))
 
     # -- called from the downstream side ---------------------------------------------------------------------------
 
@@ -305,7 +321,7 @@ class UpstreamConnection(asyncio.Protocol):
         headers = self._headers
         if status >= 200:
             length = content_type = coding = None
-            is_encoded = False
+            is_encoded, retry_after = False, b""
             for name, value in headers.items():
                 match name.lower():
                     case b"content-type":
@@ -316,12 +332,15 @@ class UpstreamConnection(asyncio.Protocol):
                         coding = value
                     case b"content-encoding":
                         is_encoded = True
+                    case b"retry-after":
+                        retry_after = value
             self._ends_with_connection = length is None and coding is None
             self._head = ResponseHead(
                 status,
                 (content_type or b"application/octet-stream").decode("latin-1"),
                 length,
                 is_encoded or coding not in {None, b"chunked"},
+                retry_after.decode("latin-1"),
             )
         headers.clear()
 

@@ -43,6 +43,10 @@ EVENTS: Mapping[str, str] = {
     "trace_export_failed": "spans cannot be exported; they are queued, and dropped beyond the queue",
     "trace_export_recovered": "spans are exported again",
     "request_completed": "request completed",
+    "providers_stopped": "nothing is sent to providers outside the fleet any more",
+    "providers_resumed": "requests may be sent to providers outside the fleet again",
+    "provider_held": "a provider endpoint is not used for a while",
+    "provider_released": "a provider endpoint is used again",
     # processes of one gateway
     "process_started": "process started",
     "process_exited": "process exited; it is started again",

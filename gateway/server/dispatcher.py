@@ -27,9 +27,11 @@ from gateway.http.client_request import KEPT_HEADERS, IncomingRequest
 from gateway.http.cors import CORS_HEADERS, is_allowed_origin, preflight_fields, response_fields
 from gateway.http.endpoints import ENDPOINTS, ApiEndpoint, LocalEndpoint, find_endpoint
 from gateway.http.request_headers import (
+    LOCAL_ONLY_HEADER,
     SLO_HEADERS,
     api_key_of,
     client_request_id_of,
+    is_local_only,
     model_override,
     requested_slo,
     retry_count,
@@ -49,6 +51,7 @@ from gateway.server.stored_responses import StoredResponses
 from gateway.server.superseding import SUPERSEDES_HEADER as SUPERSEDES
 from gateway.server.superseding import SupersedeRegistry, supersede_key_of
 from routing.decision.router import Router
+from routing.pods import NO_GRANTS
 from routing.reading import ParsedRequest, read_request
 from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Arrival, Request
@@ -69,6 +72,8 @@ PrefixLookup = Callable[[Request, bytes], Awaitable[Request]]
 
 KeepPrompt = Callable[[Request, bytes, str, Caller], None]
 """Takes a request, its body as a pod is sent it, the path of its endpoint and its caller. Raises nothing."""
+HandOver = Callable[[ParsedRequest], bool]
+"""Has a request served elsewhere, if it is to be; returns whether that is so."""
 
 
 class BeginTrace(Protocol):
@@ -104,7 +109,7 @@ class HttpDispatcher:
         self._pipeline = pipeline
         self._fleet = router.fleet
         self._identify = identify
-        self._cascades = cascades
+        self.cascades = cascades
         self._readiness = readiness
         self._on_rejected = on_rejected
         self._cors = cors
@@ -190,10 +195,12 @@ class HttpDispatcher:
         *,
         frontend: Frontend = HTTP,
         make_transport: MakeTransport | None = None,
+        hand_over: HandOver | None = None,
     ) -> None:
         """Answer a complete or rejected request, now or later. Raises nothing.
 
-        `frontend`: where it came from; `make_transport`: makes its transport, by default over our own connections.
+        `frontend`: where it came from; `make_transport`: makes its transport, by default over our own connections;
+        `hand_over`: may have it served elsewhere instead.
         """
         endpoint = incoming.endpoint
         if endpoint is None:  # Rejected before it was routed; the error has the format of its API all the same.
@@ -208,7 +215,7 @@ class HttpDispatcher:
             if incoming.rejection is not None or endpoint is None:
                 raise incoming.rejection or RequestRejected(Reason.GATEWAY_ERROR, "The request was not routed.")
             if endpoint.api is not None:
-                self._infer(endpoint, endpoint.api, incoming, reply, frontend, make_transport)
+                self._infer(endpoint, endpoint.api, incoming, reply, frontend, make_transport, hand_over)
             elif endpoint.local is LocalEndpoint.STORED_RESPONSE:
                 self._forward_stored(endpoint, incoming, reply, make_transport)
             else:
@@ -228,6 +235,7 @@ class HttpDispatcher:
         reply: ResponseWriter,
         frontend: Frontend,
         make_transport: MakeTransport | None,
+        hand_over: HandOver | None,
     ) -> None:
         """Read and check the body, then serve it. Raises `RequestRejected` if it cannot be read."""
         tenant = incoming.caller.tenant
@@ -250,6 +258,8 @@ class HttpDispatcher:
             return
         if self._keep_prompt is not None:
             self._keep_prompt(request, reading.body, endpoint.path, incoming.caller)
+        if hand_over is not None and hand_over(reading):
+            return
         if tenant.coalesces and make_transport is None and is_coalescible(request, reading.body):
             self._run(reply, self._coalesce(endpoint, incoming, reply, reading, requested_objective))
         else:
@@ -279,7 +289,7 @@ class HttpDispatcher:
             else make_transport(endpoint.path, reading.body, reading.usage_added)
         )
         run: CascadeRun | None = None
-        if request.model in self._cascades.names:
+        if request.model in self.cascades.names:
             try:
                 run, request = self._begin_cascade(endpoint, incoming, request, transport)
             except RequestRejected as rejection:
@@ -316,7 +326,7 @@ class HttpDispatcher:
             return read_incoming(request.api, incoming, incoming.body(), request.id, model=model)
 
         internal = InternalRequest(self._pipeline, self.transports, incoming, endpoint, body, request.id)
-        run = self._cascades.plan_run(
+        run = self.cascades.plan_run(
             request,
             body,
             incoming.caller.tenant,
@@ -400,11 +410,11 @@ class HttpDispatcher:
                 reply.reject(RequestRejected(Reason.NO_POD_READY, "The gateway is not ready.", retry_after_s=1.0))
             case LocalEndpoint.MODELS:
                 targets = self._rewrite_targets()
-                reply.answer(200, models_body(self._fleet, tenant, int(wall_clock()), self._cascades.by_name, targets))
+                reply.answer(200, models_body(self._fleet, tenant, int(wall_clock()), self.cascades.by_name, targets))
             case _:
                 targets, created_s = self._rewrite_targets(), int(wall_clock())
                 reply.answer(
-                    200, model_body(self._fleet, tenant, endpoint.name, created_s, self._cascades.by_name, targets)
+                    200, model_body(self._fleet, tenant, endpoint.name, created_s, self.cascades.by_name, targets)
                 )
 
     def _trace_of(self, incoming: IncomingRequest) -> RequestTrace | None:
@@ -479,6 +489,10 @@ def read_incoming(
         adds_usage=incoming.may_add_usage,
         arrival=arrival_of(incoming),
     )
+    if incoming.pod_subset is None and LOCAL_ONLY_HEADER not in incoming.headers:
+        return reading
+    if is_local_only(incoming.headers):
+        reading = replace(reading, request=replace(reading.request, grants=NO_GRANTS))
     if incoming.pod_subset is None:
         return reading
     return replace(reading, request=replace(reading.request, pods=incoming.pod_subset))

@@ -9,7 +9,7 @@ from ipaddress import IPv4Network, IPv6Network
 from gateway.cascades.cascades import Cascades
 from gateway.config.cors import CorsPolicy
 from gateway.config.limits import Limits, Timeouts
-from gateway.http.client_connection import ClientConnections
+from gateway.http.client_connection import ClientConnections, RequestHandler
 from gateway.http.client_request import BodyBudget
 from gateway.http.listener import DownstreamListener
 from gateway.http.request_headers import TrustedProxies
@@ -49,6 +49,7 @@ class HttpServer:
         no page of another origin may call the gateway.
         """
         shares = divide_descriptors(descriptors or descriptors_wanted(limits.max_connections), limits.max_connections)
+        self._shares = shares
         self.limits = limits
         self.timeouts = timeouts
         self.body_budget = BodyBudget(limits.max_total_body_bytes, max_extra_bytes=limits.max_body_bytes)
@@ -76,6 +77,13 @@ class HttpServer:
     def __repr__(self) -> str:
         state = ", draining" if self.is_draining else ""
         return f"<HttpServer {self.open_connections} connections, {self.open_requests} requests{state}>"
+
+    def listener_for(self, handler: RequestHandler) -> DownstreamListener:
+        """Return another listener with the limits of this server, whose requests go to `handler`."""
+        connections = ClientConnections(
+            handler, self.body_budget, self.limits, self.timeouts, self._shares, TrustedProxies(())
+        )
+        return DownstreamListener(connections)
 
     @property
     def is_draining(self) -> bool:

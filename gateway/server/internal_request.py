@@ -8,15 +8,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, structs
 
 from cascade.logprobs import add_logprobs
 from gateway.cascades.shadow_sampling import ShadowAnswer, answer_text
 from gateway.http.client_request import IncomingRequest
 from gateway.http.endpoints import ApiEndpoint
+from gateway.http.request_headers import is_local_only
 from gateway.pipeline.pipeline import RequestPipeline
 from gateway.relay.http_transport import TransportFactory
 from gateway.server.coalescing import BufferedResponseWriter, CompleteResponse
+from routing.pods import NO_GRANTS
 from routing.reading import read_request, read_usage, response_bytes
 from routing.request import Api, Usage
 from tenancy.objective import OverloadAction, Tier, objective_of
@@ -92,6 +94,8 @@ class InternalRequest:
             priority=SHADOW_TIER.priority,
             model=model,
         )
+        if is_local_only(self._incoming.headers):
+            reading = structs.replace(reading, request=structs.replace(reading.request, grants=NO_GRANTS))
         reply = BufferedResponseWriter(self._incoming, reading.request.id, endpoint)
         caller = Caller(replace(tenant, name=None, tier=SHADOW_TIER, on_overload=OverloadAction.REJECT))
         transport = self._carriers.make(endpoint, self._incoming, reply, reading.body, usage_added=False)

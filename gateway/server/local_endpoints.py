@@ -8,7 +8,7 @@ import msgspec
 
 from cascade.models import Cascade
 from routing.fleet import Fleet
-from routing.pods import ModelCard
+from routing.pods import ModelCard, Pod
 from routing.rejection import Reason, RequestRejected
 from tenancy.tenants import Tenant
 
@@ -64,13 +64,21 @@ Cards = Mapping[str, Sequence[ModelCard]]
 
 def _cards_of(fleet: Fleet, tenant: Tenant) -> Cards:
     """Return the cards of a tenant's regions, collected in one pass: pods may list thousands of adapters each."""
-    models: dict[str, list[ModelCard]] = {name: [] for name in fleet.models(tenant.regions)}
+    served = fleet.models(tenant.regions).items()
+    models: dict[str, list[ModelCard]] = {
+        name: [] for name, pods in served if any(_may_see(pod, name, tenant) for pod in pods)
+    }
     for pod in fleet.pods:
         if tenant.regions is None or pod.region in tenant.regions:
             for card in pod.cards:
-                if (listed := models.get(card.name)) is not None:
+                if (listed := models.get(card.name)) is not None and _may_see(pod, card.name, tenant):
                     listed.append(card)
     return models
+
+
+def _may_see(pod: Pod, model: str, tenant: Tenant) -> bool:
+    """Return whether a tenant's requests for a model may be sent to a pod, as far as providers are concerned."""
+    return pod.provider is None or (pod.provider, pod.region or "", model) in tenant.grants
 
 
 def _rewritten_card(

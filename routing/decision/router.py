@@ -240,6 +240,7 @@ class Router(RoutingState):
             else (),
             prompts=eligible.prompts,
             spill_ranks=eligible.spill_ranks,
+            distances_s=eligible.distances_s,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
             stalls_s=ledger.stalls_s(pick, now_s)
             if now_s < ledger.stalled_until_s or prompt_tokens > LONG_PROMPT_TOKENS
@@ -262,6 +263,7 @@ class Router(RoutingState):
             and request.lookup is None
             and not eligible.is_adapter
             and not eligible.spill_ranks
+            and not eligible.distances_s
             and now_s - eligible.newest_since_s > SETTLING_S
         )
 

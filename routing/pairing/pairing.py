@@ -138,6 +138,7 @@ def _decode_sides(
         holds_adapter=here("holds_adapter") if singles.holds_adapter else (),
         prompts=here("prompts") if singles.prompts else (),
         spill_ranks=here("spill_ranks") if singles.spill_ranks else (),
+        distances_s=here("distances_s") if singles.distances_s else (),
         prefill_shares=here("prefill_shares"),
         stalls_s=here("stalls_s") if singles.stalls_s else (),
         waited_s=0.0,
@@ -180,7 +181,7 @@ def _pair_columns(
     }
     unpaired = {
         name: getattr(decode, name)
-        for name in ("holds_adapter", "prompts", "spill_ranks", "prefill_shares", "stalls_s")
+        for name in ("holds_adapter", "prompts", "spill_ranks", "distances_s", "prefill_shares", "stalls_s")
         if getattr(decode, name)
     }
     return {**ours, **theirs, **unpaired, "prefill_overhead_s": took}

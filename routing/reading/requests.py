@@ -17,6 +17,7 @@ from msgspec.json import encode
 from xxhash import xxh3_128_hexdigest
 
 from routing.blocks import EMPTY_PROMPT, Prompt, cut_prompt, hash_seed
+from routing.pods import NO_GRANTS, ProviderGrant
 from routing.reading.bodies import BODIES, RequestBody
 from routing.reading.rewriting import NO_CHANGES, rewrite
 from routing.reading.validation import (
@@ -59,6 +60,11 @@ class ParsePolicy(Protocol):
         """Where it may be computed, None for anywhere."""
         ...
 
+    @property
+    def grants(self) -> frozenset[ProviderGrant]:
+        """Where outside the fleet it may be computed; empty for nowhere."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class DefaultParsePolicy:
@@ -69,6 +75,7 @@ class DefaultParsePolicy:
     output_cap: int | None = None
     trust_domain: str | None = None
     regions: frozenset[str] | None = None
+    grants: frozenset[ProviderGrant] = NO_GRANTS
 
 
 PLAIN = DefaultParsePolicy()
@@ -178,6 +185,7 @@ def read_request(
         session=_bounded(named, owner) if (named := session or fields.session) else None,
         continues=scoped_name(continued, owner) if continued else None,
         regions=terms.regions,
+        grants=terms.grants,
         priority=priority,
         retry_count=retried,
         is_single_engine=fields.is_single_engine,

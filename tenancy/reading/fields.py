@@ -88,6 +88,22 @@ def _texts(value: object) -> list[str]:
     return [text(held) for held in value]
 
 
+GRANT_KEYS = ("provider", "region", "models")
+
+
+def grants(value: object) -> frozenset[tuple[str, str, str]]:
+    """A list of grants: each names a provider, one of its regions, and models as they are called here."""
+    if not isinstance(value, list):
+        raise InvalidValue("must be a list of {provider, region, models}")
+    found: set[tuple[str, str, str]] = set()
+    for each in value:
+        if not isinstance(each, dict) or set(each) != set(GRANT_KEYS):
+            raise InvalidValue("each entry must have exactly `provider`, `region` and `models`: nothing is implied")
+        provider, region = text(each["provider"]), text(each["region"])
+        found.update((provider, region, model) for model in some_names(each["models"]))
+    return frozenset(found)
+
+
 def renamings(value: object) -> dict[str, str]:
     """A mapping of texts to texts."""
     if not isinstance(value, dict):
@@ -243,6 +259,18 @@ SOME_NAMES = ValueKind(some_names, {"type": "array", "items": TEXT.schema, "minI
 RENAMINGS = ValueKind(
     renamings, {"type": "object", "additionalProperties": TEXT.schema, "propertyNames": {"minLength": 1}}
 )
+GRANTS = ValueKind(
+    grants,
+    {
+        "type": "array",
+        "items": {
+            "type": "object",
+            "additionalProperties": False,
+            "required": list(GRANT_KEYS),
+            "properties": {"provider": TEXT.schema, "region": TEXT.schema, "models": SOME_NAMES.schema},
+        },
+    },
+)
 DIGEST = ValueKind(digest, _text(_DIGEST.pattern))
 HEADER_NAMES = ValueKind(
     headers, {"anyOf": [_text("[A-Za-z0-9-]+"), {"type": "array", "items": _text("[A-Za-z0-9-]+")}]}
@@ -336,6 +364,21 @@ TENANT: Mapping[str, FieldSpec] = {
         "cascade_collect",
         FLAG,
         "In cascades that collect: its requests may be sampled, sent to all models and labelled.",
+    ),
+    "providers": FieldSpec(
+        "grants",
+        GRANTS,
+        "Providers outside the fleet that its requests may be sent to: each entry names provider, region and models. "
+        "Default: none.",
+    ),
+    "providers_max_budget": FieldSpec(
+        "provider_budget", or_off(ABOVE_ZERO), "Money for providers within providers_budget_duration; off: no limit."
+    ),
+    "providers_budget_duration": FieldSpec(
+        "provider_period_s", DURATION, "Period of providers_max_budget, as 30s, 5m, 12h, 1d or 2w. Default: 1d."
+    ),
+    "providers_max_share": FieldSpec(
+        "provider_max_share", FRACTION, "Maximum share of its requests that may be sent to providers. Default: 1."
     ),
 }
 """Settings of a tenant; fields of `Tenant`. Limits, `groups` and `per_user` are read separately."""

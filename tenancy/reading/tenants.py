@@ -133,6 +133,7 @@ class Tenants:
         _check_budget(spec.table, full.of_quota)
         made = self._made(tenant, full)
         _check_renamings(spec, made.may_use)
+        _check_providers(spec.table, full, made)
         own = spec.of_tenant.get("on_overload")
         if own is OverloadAction.DOWNGRADE and not made.downgrades:
             spec.table.error("on_overload", "`downgrade` requires downgrades")
@@ -169,6 +170,16 @@ class Tenants:
             for old, new in self._defaults.of_tenant.get(field, {}).items():
                 if new not in self._reached:
                     self._defaults.table.error(f"{field}.{old}", f"`{new}` is in no tenant's models")
+
+
+def _check_providers(table: DocumentTable, full: TenantSpec, made: Tenant) -> None:
+    """Report grants without a stated budget, and grants for data that is isolated."""
+    if not made.grants:
+        return
+    if "provider_budget" not in full.of_tenant:
+        table.error("providers", "requires providers_max_budget, an amount of money or `off`")
+    if made.trust_domain is not None:
+        table.error("providers", "conflicts with cache_isolation: isolated data is never sent to a provider")
 
 
 def make_quota(given: Given) -> Quota:

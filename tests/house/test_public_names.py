@@ -80,7 +80,10 @@ def test_the_map_has_its_sections() -> None:
 EVERYTHING = """
 redis: redis://127.0.0.1:1
 discovery: {static: {pods: ["http://127.0.0.1:2"]}}
-extproc: {listen: "127.0.0.1:0", token: abc}
+extproc: {listen: "127.0.0.1:0", token: abc, return_listen: "127.0.0.1:0"}
+providers:
+  endpoints:
+    - {name: a, provider: b, region: c, base_url: "https://d", api: openai, models: {e: f}}
 kv_events: true
 roles: true
 tracing: {endpoint: "http://127.0.0.1:3"}

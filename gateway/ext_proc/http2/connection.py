@@ -154,6 +154,12 @@ class Http2Connection(asyncio.Protocol):
         waiting = len(self._waiting) + len(self._short)
         return f"<Http2Connection with {len(self.streams)} streams, {waiting} of them waiting for room>"
 
+    @property
+    def local_host(self) -> str:
+        """The address of this side, by which the peer has reached it; empty where it has none."""
+        name = self.transport.get_extra_info("sockname")
+        return name[0] if isinstance(name, tuple) else ""
+
     # -- asyncio protocol ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
