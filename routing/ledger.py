@@ -66,7 +66,10 @@ class Charge(Struct, gc=False):
 class LedgerListener(Protocol):
     """Receives every charge of every replica in the step that makes it: admission accounts decoding streams by it."""
 
-    def on_charged(self, charge: Charge, now_s: float) -> None: ...
+    def on_charged(self, charge: Charge, now_s: float) -> None:
+        """A charge was made. Where it is not in prefill its prefill was done before it was known here."""
+        ...
+
     def on_prefill_done(self, charge: Charge, now_s: float) -> None:
         """Its prefill is done, or never will be."""
         ...
@@ -222,11 +225,13 @@ class Ledger:
         return charge
 
     def put(self, charge: Charge, now_s: float, *, is_of_peer: bool = False) -> None:
-        """Do what `charge` does with a charge that is made already, and give it its number."""
+        """Do what `charge` does with a charge that is made already, and give it its number. One that is not in prefill
+        has had its first token before it was known here: it delays no other.
+        """
         slot = charge.slot
         self._turns = charge.number = turn = self._turns + 1
         charge.charged_s = now_s
-        if charge.queues:
+        if charge.queues and charge.in_prefill:
             if is_of_peer and self._in_prefill[slot]:
                 self._note_unseen(charge, now_s)
             self._enqueue(charge, now_s)

@@ -166,8 +166,14 @@ class PeerAdmission(Protocol):
         """A peer is gone, and what waited there with it."""
         ...
 
-    def miss(self, replica_ids: Collection[int], now_s: float) -> None:
-        """These peers are missing: they may be placing requests that are not known here."""
+    def miss(self, replica_ids: Collection[int], since_s: float, now_s: float) -> None:
+        """These peers are missing: they may be placing requests that are not known here since `since_s`."""
+        ...
+
+    def heard(self, silent_from_s: float, on_silence: Callable[[float], None]) -> None:
+        """A peer has sent a batch. Call `on_silence` with the time, from `silent_from_s` on, unless this is called
+        again before.
+        """
         ...
 
     def publish_waiting(self, now_s: float) -> None:
@@ -271,6 +277,10 @@ MAX_SILENCE_S = 0.4
 MAX_SILENCE_OLD_S = 1.5
 """The same of a replica that does not send what waits: earlier versions send every second."""
 
+MIN_SILENCE_S = 0.06
+"""Of many replicas with open requests some batch arrives within this time: after a longer silence of all of them the
+link is broken. Of few it is judged by more time, up to `MAX_SILENCE_S` of a single one."""
+
 CATCH_UP_S = 2.0
 """So long after a missing replica was heard again its updates may be old: they were held back on their way. What was
 cached and how long it took when they were sent says nothing of now."""
@@ -314,6 +324,11 @@ class RemoteReplica:
         self.last_update_s = 0.0
         self.current_from_s = -inf
         """From when on its requests are learned from."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it sends every tenth of a second."""
+        return self.sends_queues and bool(self.open)
 
     def is_late(self, now_s: float) -> bool:
         """Whether it may be placing requests of which no update has come."""
@@ -409,6 +424,8 @@ class ReplicaState:
             origin.has_gap = True
             self.gaps += 1
         origin.number = number
+        if self.admission is not None:
+            self.admission.heard(now_s + _link_silence_s(len(self._origins)), self._note_missing)
         self.applied += len(updates)
         take = self._take
         for update in updates:
@@ -447,10 +464,31 @@ class ReplicaState:
             )
             self._state.observe_load(slot, more)
 
+    def _take_from_external(self, remote: RemoteRequest) -> None:
+        """Count a request no longer as load of others: the last scrape saw it before its replica was back."""
+        known = self._state.ledger.external[remote.slot]
+        if known.running > 0:
+            running = max(0.0, known.running - remote.sequences)
+            kv_tokens = max(0.0, known.kv_tokens - remote.kv_tokens)
+            left = ExternalLoad(running, min(known.waiting, running), kv_tokens, known.at_s)
+            self._state.observe_load(remote.slot, left)
+
+    def _assume_prefill_done(self, origin: RemoteReplica, now_s: float) -> None:
+        """Let the prefill of a late replica delay others no longer: its first tokens are out, unseen, or come soon."""
+        for remote in origin.open.values():
+            if remote.in_prefill:
+                self._start(remote, now_s)
+
     def _note_missing(self, now_s: float) -> None:
         """Note which replicas may be placing requests that are not known here."""
         state = self._state
         missing = {name for name, origin in self._origins.items() if origin.is_late(now_s)}
+        for name in missing:
+            self._assume_prefill_done(self._origins[name], now_s)
+        busy = [name for name, origin in self._origins.items() if origin.is_busy]
+        heard_s = max((self._origins[name].last_update_s for name in busy), default=now_s)
+        if now_s - heard_s >= _link_silence_s(len(busy)):
+            missing.update(busy)
         if missing or self._missing:
             if state.peers_missing_s is None:
                 state.peers_missing_s = now_s
@@ -460,7 +498,10 @@ class ReplicaState:
         if not missing and state.peers_missing_s is not None:
             state.peers_missing_s, state.peers_found_s = None, now_s
         if self.admission is not None:
-            self.admission.miss(missing, now_s)
+            since_s = min(
+                (self._origins[name].last_update_s for name in missing if name in self._origins), default=now_s
+            )
+            self.admission.miss(missing, since_s, now_s)
 
     def _origin(self, name: int, now_s: float) -> RemoteReplica | None:
         origin = self._origins.get(name)
@@ -591,11 +632,14 @@ class ReplicaState:
             stated.prefill_s,
             stated.kv_tokens,
             stated.sequences,
+            in_prefill=stated.in_prefill,
             objective=stated.objective,
             queues=stated.queues,
             engine=stated.engine,
         )
         self._state.ledger.put(remote, now_s, is_of_peer=stated.in_prefill)
+        if now_s < origin.current_from_s:
+            self._take_from_external(remote)
         self._charged += 1
         remote.is_sample = self._charged % len(self._origins) == 0 and now_s >= origin.current_from_s
         open_requests[number] = remote
@@ -625,6 +669,11 @@ class ReplicaState:
             self.admission.ended(remote, now_s)
         if state.retired:
             state.recycle(remote.slot)
+
+
+def _link_silence_s(busy: int) -> float:
+    """Return the silence of so many replicas after which the link to all of them is taken to be broken."""
+    return MIN_SILENCE_S + (MAX_SILENCE_S - MIN_SILENCE_S) / max(1, busy)
 
 
 def _is_sane_charge(said: OpenRequest) -> bool:

@@ -18,7 +18,7 @@ from math import inf
 from routing.candidates import Candidates, NoEngineAdmissible
 from routing.cost import CostModel, prefill_work
 from routing.decision.placement import Placement
-from routing.decision.router import Router
+from routing.decision.router import ReplicaPosition, Router
 from routing.eligible import EligibleEngines
 from routing.ledger import STEP_TOKENS, StreamObjective
 from routing.pods import Engine
@@ -127,7 +127,9 @@ class AdmissionFilter:
         bear it.
         """
         self._candidates = candidates
-        waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at] * self._stalls.times
+        waiter, own_s, ahead_s = self._waiter, candidates.own_s[at], candidates.ahead_s[at]
+        if self._stalls.share is not None:
+            ahead_s /= self._stalls.share.share
         # The engine's own queue is outside our order: at most what the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
             return False
@@ -158,7 +160,8 @@ class AdmissionFilter:
     def _is_borne(self, engine: Engine, prefill_s: float) -> bool:
         """Whether the streams that decode on an engine tolerate this much prefill: on both engines of a pair."""
         stalls, slot = self._stalls, engine.slot
-        prefill_s *= stalls.times
+        if not stalls.has_share(slot, self._waiter.objective.tier.priority, self._now_s):
+            return False
         return prefill_s <= stalls.room_s.get(slot, inf) or prefill_s <= stalls.room_now_s(slot, self._now_s)
 
     def _is_claimed(self, candidates: Candidates, before_s: float, after_s: float) -> bool:
@@ -231,6 +234,16 @@ class Admission:
         self._grounds: dict[tuple[str, frozenset[str] | None], ModelCapacity] = {}
         self._fleet_version = -1
         router.ledger.attach(self.stalls)
+
+    @property
+    def engine_count(self) -> int:
+        """How many engines there are."""
+        return self._router.fleet.slot_count
+
+    @property
+    def replica_position(self) -> ReplicaPosition:
+        """This gateway's place among those that share its engines, and how many they are."""
+        return self._router.replica_position
 
     def arrive(
         self,

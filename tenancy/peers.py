@@ -7,7 +7,7 @@ waits at a peer counts in the order of the queue; what a peer has placed counts 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 from math import inf
 from typing import Protocol
@@ -16,7 +16,9 @@ from routing.affinity import hashed_id
 from routing.ledger import AdmittedAs, Charge
 from routing.replica_state import QueueUpdate, RejectedUpdate, SettledUpdate, StateUpdate, TenantWaiting, TierWaiting
 from tenancy.forecast import OutputLengthForecast
-from tenancy.queue import ModelQueue, TierQueue, WaitingRequest, weighted_tokens
+from tenancy.objective import Tier
+from tenancy.queue import IDLE, ModelQueue, TierQueue, WaitingRequest, weighted_tokens
+from tenancy.share import BudgetShare, share_of_engines
 from tenancy.stall import PEER_SAME_STEP_S, DecodeStalls
 
 WAITING_TTL_S = 0.25
@@ -24,9 +26,6 @@ WAITING_TTL_S = 0.25
 
 PUBLISH_S = 0.01
 """Between two updates of what waits, while the same tiers do."""
-
-MAX_TIMES = 16.0
-"""What is placed counts so often at most while peers are missing."""
 
 GRANTS_AT_ONCE = 3
 """Gateways that grant at the same time, on average: with more, engines are given what all others are giving them too;
@@ -60,6 +59,17 @@ class SharedQueues(Protocol):
     forecast: OutputLengthForecast
     queues: dict[str, ModelQueue]
     stalls: DecodeStalls
+    tiers: Mapping[str, Tier]
+
+    @property
+    def engine_count(self) -> int:
+        """How many engines there are."""
+        ...
+
+    @property
+    def replica_position(self) -> tuple[int, int]:
+        """This gateway's place among those that share its engines, and how many they are."""
+        ...
 
 
 class PeerWaiting:
@@ -71,11 +81,6 @@ class PeerWaiting:
         self.at_s = 0.0
         self.tiers: tuple[TierWaiting, ...] = ()
 
-    @property
-    def engines(self) -> float:
-        """Engines that its arrivals keep in prefill."""
-        return sum(each.engines for each in self.tiers)
-
 
 class Peers:
     """The other gateways, as one gateway's admission counts them."""
@@ -85,8 +90,13 @@ class Peers:
         self._admission = admission
         self._publish = publish
         self._waiting: dict[int, PeerWaiting] = {}
-        self._last_demand: dict[int, float] = {}
-        """Engines that peers that are gone had kept in prefill."""
+        self._lost: dict[int, tuple[TierWaiting, ...]] = {}
+        """What missing peers that are gone had asked for."""
+        self._silent_from_s = inf
+        self._on_silence: Callable[[float], None] = lambda _: None
+        self._missing: frozenset[int] = frozenset()
+        self._own_demand: dict[tuple[str, str], float] = {}
+        """By queue and tier: engines that arrivals here kept in prefill when the first peer was missed."""
         self._rejected: OrderedDict[int, float] = OrderedDict()
         self._published_waiting = 0
         self._published_s = -inf
@@ -144,7 +154,7 @@ class Peers:
         if model:
             tokens = update.completion_tokens // charge.sequences
             self._admission.forecast.observe(report.tenant, model, tokens)
-            is_of_now = self._admission.stalls.times <= 1 and charge.charged_s >= self._found_s
+            is_of_now = self._admission.stalls.share is None and charge.charged_s >= self._found_s
             if is_of_now and update.decode_s is not None:  # Else its gateway knows that it teaches nothing.
                 self._admission.stalls.learn(charge, update.running, tokens, now_s)
 
@@ -174,26 +184,65 @@ class Peers:
         peer = self._waiting.pop(replica_id, None)
         if peer is not None:
             self._is_changed = True
-            self._last_demand[replica_id] = peer.engines
+            self._lost[replica_id] = peer.tiers
 
-    def miss(self, replica_ids: Collection[int], now_s: float) -> None:
-        """These peers are missing. What they ask for they are taken to get, by their share when they were last heard:
-        so each of the parts keeps to its own share of what streams can bear.
+    def heard(self, silent_from_s: float, on_silence: Callable[[float], None]) -> None:
+        """A peer has sent something: all of them are silent if this is not called again until then."""
+        self._silent_from_s, self._on_silence = silent_from_s, on_silence
+
+    def miss(self, replica_ids: Collection[int], since_s: float, now_s: float) -> None:
+        """These peers are missing: until they are back this gateway, together with the peers that are heard, keeps to
+        its share of each engine. Shares follow the demand that all had published when the first was missed.
         """
-        for replica_id in [each for each in self._last_demand if each not in replica_ids]:
-            del self._last_demand[replica_id]
-        if not replica_ids:
-            if self._admission.stalls.times > 1:
-                self._admission.stalls.times, self._found_s = 1.0, now_s
+        for replica_id in [each for each in self._lost if each not in replica_ids]:
+            del self._lost[replica_id]
+        stalls, missing = self._admission.stalls, frozenset(replica_ids)
+        if missing == self._missing:
             return
-        late = {each: peer.engines for each, peer in self._waiting.items() if each in replica_ids}
-        lost = sum(late.values()) + sum(self._last_demand.values())
-        lines = [line for queue in self._admission.queues.values() for line in queue.tier_queues.values()]
-        known = sum(line.demand.engines(now_s) + line.demand.of_peers for line in lines) - sum(late.values())
-        self._admission.stalls.times = min(1.0 + lost / known, MAX_TIMES) if known > 0 else MAX_TIMES
+        self._missing = missing
+        if not missing:
+            stalls.share, self._found_s, self._own_demand = None, now_s, {}
+            return
+        if not self._own_demand:
+            self._own_demand = {
+                (queue.name, line.tier.name): line.demand.engines(now_s)
+                for queue in self._admission.queues.values()
+                for line in queue.tier_queues.values()
+            }
+        stalls.keep_to(self._share(since_s), since_s)
+
+    def _share(self, since_s: float) -> BudgetShare:
+        """Return the share of this gateway and of the peers that are heard."""
+        lost = [*self._lost.values(), *(self._waiting[each].tiers for each in self._missing if each in self._waiting)]
+        heard = [peer.tiers for each, peer in self._waiting.items() if each not in self._missing]
+        tiers = dict(self._admission.tiers)
+        for queue in self._admission.queues.values():
+            tiers.update((name, line.tier) for name, line in queue.tier_queues.items())
+        here, all_of = dict(self._own_demand), dict(self._own_demand)
+        for told in (*lost, *heard):
+            for each in told:
+                key = each.queue, each.tier
+                all_of[key] = all_of.get(key, 0.0) + each.engines
+        for told in heard:
+            for each in told:
+                here[each.queue, each.tier] = here.get((each.queue, each.tier), 0.0) + each.engines
+        wanted = sorted(
+            ((tiers[key[1]], here.get(key, 0.0), demand) for key, demand in all_of.items() if key[1] in tiers),
+            key=lambda each: -each[0].priority,
+        )
+        even = (1 + len(heard)) / (1 + len(heard) + max(len(lost), len(self._missing)))
+        share = share_of_engines(even, [each[1:] for each in wanted], self._admission.engine_count)
+        live = [tier for tier, _, demand in wanted if demand > IDLE]
+        tpot_s = min((tier.tpot_s for tier in live), default=inf)
+        priorities = sorted({tier.priority for tier in live}, reverse=True)
+        place, count = self._admission.replica_position
+        return BudgetShare(share, tpot_s, priorities, since_s, (place + 1) / count)
 
     def refresh(self, now_s: float) -> None:
         """Have the queues count what peers have reported since the last call, and no longer what is too old."""
+        if now_s >= self._silent_from_s:
+            self._silent_from_s = inf
+            self._on_silence(now_s)
         if self._is_changed or now_s >= self._expires_s:
             self._count(now_s)
 

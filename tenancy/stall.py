@@ -20,6 +20,7 @@ from math import inf
 
 from routing.cost import CostModel, RunningRatio
 from routing.ledger import Charge, Ledger
+from tenancy.share import BudgetShare
 
 SAME_STEP_S = 0.001
 """First tokens that come closer together came out of one step."""
@@ -92,11 +93,9 @@ class TpotClass:
 class EngineDecodeState:
     """One engine."""
 
-    __slots__ = ("beside", "charged_s", "coming", "done_s", "fresh_s", "last_started", "streams", "tpot_classes")
+    __slots__ = ("charged_s", "coming", "done_s", "fresh_s", "last_started", "streams", "tpot_classes")
 
     def __init__(self) -> None:
-        self.beside: dict[int, float] = {}
-        """Prefill that missing peers are taken to have put there beside each charge, by its number."""
         self.charged_s = 0.0
         self.done_s = 0.0
         self.tpot_classes: dict[float, TpotClass] = {}
@@ -133,8 +132,8 @@ class DecodeStalls:
         """Engines with requests."""
         self._numbers = count()
         self.same_step_s = SAME_STEP_S
-        self.times = 1.0
-        """How often prefill counts: more than once while peers are missing, which place as much by their share."""
+        self.share: BudgetShare | None = None
+        """What this gateway may take while peers are missing; None while none is."""
         self.room_s: dict[int, float] = {}
         """What each of them could take when last computed, and -inf where charges have come since: it can only
         have become more."""
@@ -144,6 +143,33 @@ class DecodeStalls:
         prior = self._costs.prior
         running = self._ledger.all_running[slot] + more
         return (prior.step_base_s + prior.step_per_sequence_s * running) * self._steps.value * self._slowest
+
+    def keep_to(self, share: BudgetShare, since_s: float) -> None:
+        """Keep to a share of each engine, which counts what was charged after `since_s`; or to another than before."""
+        before, self.share = self.share, share
+        if before is not None:
+            share.continue_from(before)
+            return
+        for slot, stand in self._stands.items():
+            charges = [charge for charge, _ in stand.coming.values()] + [each.charge for each in stand.streams.values()]
+            share.drain(slot, sum(charge.prefill_s for charge in charges if charge.charged_s > since_s))
+
+    def has_share(self, slot: int, priority: int, now_s: float) -> bool:
+        """Whether this gateway's share of an engine allows another request of a tier: always while it has no share."""
+        share = self.share
+        if share is None:
+            return True
+        self._fill(share, slot, now_s)
+        return share.has_room(slot, self.step_s(slot), priority)
+
+    def _fill(self, share: BudgetShare, slot: int, now_s: float) -> None:
+        """Count what missing peers may have put on an engine since the last call as done."""
+        beside_s = share.fill(slot, self.step_s(slot), now_s)
+        stand = self._stands.get(slot)
+        if stand is not None and beside_s:
+            stand.charged_s += beside_s
+            stand.done_s += beside_s
+            self.room_s[slot] = -inf
 
     def room_now_s(self, slot: int, now_s: float) -> float:
         """Seconds of prefill that an engine may be given now."""
@@ -169,10 +195,13 @@ class DecodeStalls:
         stand = self._stands.get(slot)
         if stand is None:
             stand = self._stands[slot] = EngineDecodeState()
+        if not charge.in_prefill:  # It streamed before it was known here: what it has used of its budget is unknown.
+            self._put(stand, charge, now_s, stand.done_s, now_s, is_used=True)
+            self.room_s[slot] = -inf
+            return
         stand.charged_s += charge.prefill_s
-        if self.times > 1:
-            stand.beside[charge.number] = beside_s = (self.times - 1) * charge.prefill_s
-            stand.charged_s += beside_s
+        if self.share is not None:
+            self.share.drain(slot, charge.prefill_s)
         stand.coming[charge.number] = charge, stand.charged_s
         self.room_s[slot] = -inf
 
@@ -183,8 +212,6 @@ class DecodeStalls:
             stand = self._stands[charge.slot] = EngineDecodeState()
         stand.coming.pop(charge.number, None)
         stand.done_s += charge.prefill_s
-        if stand.beside:
-            stand.done_s += stand.beside.pop(charge.number, 0.0)
         if now_s - stand.fresh_s > self.same_step_s:
             stand.last_started.clear()
             stand.fresh_s = now_s
@@ -211,8 +238,16 @@ class DecodeStalls:
         self.on_capacity_freed()
 
     def _put(
-        self, stand: EngineDecodeState, charge: Charge, started_s: float | None, done_s: float, now_s: float
+        self,
+        stand: EngineDecodeState,
+        charge: Charge,
+        started_s: float | None,
+        done_s: float,
+        now_s: float,
+        *,
+        is_used: bool = False,
     ) -> DecodeStream:
+        """`is_used`: it bears what it earns from now on only."""
         before = stand.streams.get(charge.number)
         if before is not None:
             before.is_stale = True
@@ -221,7 +256,7 @@ class DecodeStalls:
         if lane is not None and charge.objective is not None:
             step_s = self.step_s(charge.slot)
             lane.advance(now_s, step_s)
-            lane.put(stream, charge.objective.min_tokens, step_s)
+            lane.put(stream, 0.0 if is_used else charge.objective.min_tokens, step_s)
         return stream
 
     # -- what streams teach ------------------------------------------------------------------------------------------

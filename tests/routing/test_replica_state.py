@@ -13,6 +13,7 @@ from routing.ledger import ExternalLoad
 from routing.replica_state import (
     CATCH_UP_S,
     MAX_REPLICAS,
+    MIN_SILENCE_S,
     EndedUpdate,
     FirstTokenUpdate,
     HistoryReplay,
@@ -539,6 +540,52 @@ def test_what_a_missing_peer_had_open_counts_as_load_of_others() -> None:
     here.router.observe_load(slot, ExternalLoad(1.0, at_s=21.0))
     here.hearing.remove_stale(16.0, 21.0)
     assert missing_s(here) is None
+
+
+def test_the_prefill_of_a_missing_peer_delays_nothing() -> None:
+    """Its first tokens are out, unseen, or come soon: their requests only decode. They end as its snapshot says."""
+    here, there = missing_peer()
+    assert sum(here.router.ledger.prefill_tokens) == 0
+    assert sum(here.router.ledger.running) == 1
+    there.voice.publish_snapshot()
+    here.hearing.apply(*there.batch(), 0.7)
+    assert sum(here.router.ledger.running) == 1
+
+
+def test_what_a_peer_that_is_back_has_open_is_no_longer_load_of_others() -> None:
+    """The last scrape had seen it there: it would count twice until the next. It has streamed since, and its prefill
+    delays nothing.
+    """
+    here, there = pair()
+    placement = place(there.router, ask(), now_s=0.0)
+    slot = placement.engine.slot
+    here.hearing.apply(*there.batch(), 0.0)
+    here.hearing.remove_stale(1.0, 6.0)
+    here.router.observe_load(slot, ExternalLoad(3.0, kv_tokens=1e6, at_s=6.5))
+    placement.first_token(6.9)
+    there.voice.take()
+    there.voice.publish_snapshot()
+    here.hearing.apply(*there.batch(), 7.0)
+    ledger = here.router.ledger
+    assert (ledger.running[slot], ledger.external[slot].running) == (1, 2.0)
+    assert 0 < ledger.external[slot].kv_tokens < 1e6
+    assert ledger.prefill_tokens[slot] == ledger.queued_s(tuple, 7.0)[slot] == 0
+
+
+def test_of_many_busy_peers_all_are_missing_sooner() -> None:
+    """Some batch would have come: when none of them is heard, the link is broken. One that is heard speaks for it."""
+    here, *others = [talker(number, 3) for number in range(1, 17)]
+    for other in others:
+        other.voice.publish(QueueUpdate(()))
+        place(other.router, ask(), now_s=0.0)
+        here.hearing.apply(*other.batch(), 0.0)
+    here.hearing.remove_stale(-5.0, MIN_SILENCE_S)
+    assert missing_s(here) is None
+    here.hearing.apply(*others[0].batch(), 0.15)
+    here.hearing.remove_stale(-5.0, 0.2)
+    assert missing_s(here) is None
+    here.hearing.remove_stale(-5.0, 0.3)
+    assert missing_s(here) == 0.3
 
 
 def test_a_peer_that_has_left_is_not_missing() -> None:

@@ -22,7 +22,7 @@ from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.admission import Admission
 from tenancy.objective import Tier, objective_of
-from tenancy.peers import GRANTS_AT_ONCE, MAX_TENANTS, MAX_TIMES, PUBLISH_S, WAITING_TTL_S, Peers
+from tenancy.peers import GRANTS_AT_ONCE, MAX_TENANTS, PUBLISH_S, WAITING_TTL_S, Peers
 from tenancy.queue import WaitingRequest
 from tenancy.tenants import Caller, Tenant
 
@@ -228,30 +228,49 @@ def test_what_is_published_is_bounded() -> None:
     assert max(len(tier.tenants) for tier in tiers) == MAX_TENANTS
 
 
+def share_of(gateway: Gateway) -> float:
+    share = gateway.admission.stalls.share
+    assert share is not None
+    return share.share
+
+
 def test_while_a_peer_is_missing_each_part_keeps_to_its_share() -> None:
-    """What is placed counts as often as all gateways together place for each of ours, once when it is back."""
+    """Both take half where both had the same demand, also when the peer is gone; all of it when it is back."""
     here, there = two()
     for _ in range(10):
         here.admission.leave(here.arrive(GOLD))
         there.admission.leave(there.arrive(GOLD))
     deliver(here, there)
-    there.peers.miss({1}, 0.0)
-    assert there.admission.stalls.times == pytest.approx(2.0, rel=0.05)
+    there.peers.miss({1}, 0.0, 0.0)
+    assert share_of(there) == pytest.approx(0.5, rel=0.05)
     there.peers.gone(1, 0.0)
     there.peers.refresh(0.0)
-    there.peers.miss({1}, 0.0)
-    assert there.admission.stalls.times == pytest.approx(2.0, rel=0.05)
-    there.peers.miss((), 0.0)
-    assert there.admission.stalls.times == 1.0
+    there.peers.miss({1}, 0.0, 0.0)
+    assert share_of(there) == pytest.approx(0.5, rel=0.05)
+    there.peers.miss((), 0.0, 0.0)
+    assert there.admission.stalls.share is None
 
 
-def test_a_gateway_without_demand_takes_a_small_share() -> None:
-    """Its share is unknown, and not all."""
-    here, there = Gateway(1), Gateway(2)
-    here.admission.leave(here.arrive(GOLD))
-    deliver(here, there)
-    there.peers.miss({1}, 0.0)
-    assert there.admission.stalls.times == MAX_TIMES
+@pytest.mark.parametrize("demand", [(1, 1, 1), (8, 1, 1), (20, 0, 1)])
+def test_shares_of_all_gateways_sum_to_one(demand: tuple[int, int, int]) -> None:
+    """Also where one is given most of the traffic, or none; and it may take more for that."""
+    gateways = [Gateway(1), Gateway(2), Gateway(3)]
+    for gateway, count in zip(gateways, demand, strict=True):
+        for _ in range(count):
+            gateway.admission.leave(gateway.arrive(GOLD))
+            gateway.admission.leave(gateway.arrive(BRONZE))
+        gateway.peers.publish_waiting(0.0)
+    payloads = [gateway.batch() for gateway in gateways]
+    for gateway in gateways:
+        for other, payload in zip(gateways, payloads, strict=True):
+            if other is not gateway:
+                gateway.receive(payload)
+        gateway.peers.refresh(0.0)
+        gateway.peers.miss({other.name for other in gateways if other is not gateway}, 0.0, 0.0)
+    shares = [share_of(gateway) for gateway in gateways]
+    assert sum(shares) == pytest.approx(1.0, abs=0.01)
+    assert min(shares) > 0
+    assert shares[0] == max(shares)
 
 
 @pytest.mark.parametrize(
@@ -327,9 +346,9 @@ def test_the_steps_of_a_peers_streams_teach_what_engines_can_bear() -> None:
     before = there.admission.stalls.step_s(0)
     learned = slow_stream(0.0)
     assert learned > before
-    there.peers.miss({1}, 10.0)
+    there.peers.miss({1}, 10.0, 10.0)
     assert slow_stream(10.0) == learned
-    there.peers.miss((), 20.0)
+    there.peers.miss((), 20.0, 20.0)
     assert slow_stream(19.5) == learned
     assert slow_stream(30.0) != learned
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from routing.cost import CostModel
 from routing.ledger import Charge, Ledger, StreamObjective
+from tenancy.share import BudgetShare
 from tenancy.stall import SLOWER, DecodeStalls
 
 STEP_S = 0.0121 * (1 + SLOWER)
@@ -147,3 +148,42 @@ def test_steps_are_learned_from_what_was_no_stall() -> None:
         ledger.release(one, 4.1)
         ledger.release(other, 4.1)
     assert stalls.step_s(0) == pytest.approx(0.020 * 0.012 / 0.0121, rel=0.12)
+
+
+def test_a_stream_that_was_under_way_bears_what_it_earns_from_now_on() -> None:
+    """A peer that is back states what it has open: its prefill was done before, and stalls neither it nor others."""
+    ledger, stalls = scene()
+    one = charge(ledger, 0.5, 0.0, StreamObjective(0.05, 100))
+    ledger.prefill_done(one, 0.5)
+    before_s = stalls.room_now_s(0, 1.0)
+    under_way = Charge(0, 0, 6_000, 0.5, 100, 1, in_prefill=False, objective=StreamObjective(0.05, 100))
+    ledger.put(under_way, 1.0)
+    assert ledger.queued_s(tuple, 1.0)[0] == 0
+    assert stalls.room_now_s(0, 1.0) == pytest.approx(0.0, abs=1e-9)
+    assert 0 < stalls.room_now_s(0, 2.0) < 0.05 / STEP_S
+    ledger.release(under_way, 2.0)
+    assert stalls.room_now_s(0, 2.0) >= before_s
+
+
+def test_what_missing_peers_may_have_placed_stalls_streams() -> None:
+    """The rest of what the engine can bear is theirs, in part: its streams do not earn as if they were alone."""
+    rooms = []
+    for is_shared in (False, True):
+        ledger, stalls = scene()
+        ledger.prefill_done(charge(ledger, 0.1, 0.0, StreamObjective(0.05, 2)), 0.1)
+        if is_shared:
+            stalls.keep_to(BudgetShare(0.25, 0.05, (10, 0), 0.1), 0.1)
+        assert stalls.has_share(0, 10, 3.0)
+        rooms.append(stalls.room_now_s(0, 3.0))
+    assert 0.2 < rooms[1] / rooms[0] < 0.8
+
+
+def test_a_share_counts_what_was_placed_since_peers_were_silent() -> None:
+    """What was given out before the silence was noticed is not given out again."""
+    ledger, stalls = scene()
+    charge(ledger, 0.1, 0.0, StreamObjective(0.05, 100))
+    charge(ledger, 3.0, 1.0, StreamObjective(0.05, 100))
+    stalls.keep_to(BudgetShare(0.5, 0.05, (10, 0), 0.5), 0.5)
+    assert not stalls.has_share(0, 10, 1.1)
+    assert stalls.has_share(1, 10, 1.1)
+    assert stalls.has_share(0, 10, 15.0)
