@@ -155,7 +155,7 @@ def _types_of(struct: type[Struct], **changed: Any) -> Any:
 ATTEMPTS_AT = Receipt.__struct_fields__.index("attempts")
 
 _ENCODER = Encoder()
-_DECODER: Decoder[Any] = Decoder(_types_of(Receipt, attempts=list[_types_of(AttemptReceipt)]))
+_DECODER: Decoder[Any] = Decoder(_types_of(Receipt, attempts=list[_types_of(AttemptReceipt)]))  # type: ignore[misc]
 _fields_of = attrgetter(*Receipt.__struct_fields__)
 
 

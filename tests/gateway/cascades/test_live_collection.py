@@ -92,7 +92,7 @@ async def collected(entry: CollectEntry, text: str = "easy", tenant: Tenant = OP
     if sample is not None:
         collector.start(sample)
         await asyncio.gather(*collector._tasks)
-    asked.calls += [f"failed {reason}" for reason in collector.status("auto")["failures"]]  # type: ignore[index, attr-defined]
+    asked.calls += [f"failed {reason}" for reason in collector.status("auto")["failures"]]  # type: ignore[index, union-attr]
     collector.close()
     return asked
 
