@@ -149,13 +149,14 @@ class ReceiptStore:
 
 def _types_of(struct: type[Struct], **changed: Any) -> Any:
     """Return the type of a tuple of a struct's fields."""
-    return tuple[tuple(changed.get(field.name, field.type) for field in fields(struct))]  # type: ignore[misc]
+    types = [changed.get(field.name, field.type) for field in fields(struct)]
+    return tuple.__class_getitem__(tuple(types))
 
 
 ATTEMPTS_AT = Receipt.__struct_fields__.index("attempts")
 
 _ENCODER = Encoder()
-_DECODER: Decoder[Any] = Decoder(_types_of(Receipt, attempts=list[_types_of(AttemptReceipt)]))  # type: ignore[misc]
+_DECODER: Decoder[Any] = Decoder(_types_of(Receipt, attempts=list.__class_getitem__(_types_of(AttemptReceipt))))
 _fields_of = attrgetter(*Receipt.__struct_fields__)
 
 
