@@ -86,9 +86,9 @@ class Candidates(Struct, gc=False):
     stalls_s: Sequence[float] = ()
     """The decayed seconds of prefill by which the streams of each were stalled, or soon will be; empty where neither
     they nor this prompt make a stream late."""
-    constrained_token_s: Sequence[float] = ()
-    """Extra seconds that each takes for a token whose choice a grammar restricts; empty where none is known to, or the
-    request is not constrained."""
+    token_excess_s: Sequence[float] = ()
+    """Extra seconds that each takes for a token of such a request, constrained by a grammar or not; empty where none is
+    known to."""
     typical_answer_tokens: float = 0.0
     """The geometric mean of what answers have; 0 before any was seen."""
     typical_prefill_s: float = 0.0

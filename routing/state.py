@@ -59,7 +59,10 @@ class RoutingState:
         self.index = index or PrefixIndex()
         self.costs = costs or CostModel()
         self.constrained_excess_s: dict[int, float] = {}
-        """Extra seconds a token of constrained requests, by slot: of engines that diagnosis has named."""
+        """Extra seconds a token of constrained requests, by slot: of engines that diagnosis has named. The next: of
+        other requests, on the engines beside those.
+        """
+        self.plain_excess_s: dict[int, float] = {}
         self.prefix_demand = PrefixDemand()
         self.sessions = LastSlots(MAX_SESSIONS)
         self.responses = LastSlots(MAX_SESSIONS)
@@ -129,12 +132,15 @@ class RoutingState:
         """Take over the external load of a scrape."""
         self.ledger.observe_external(slot, external)
 
-    def set_constrained_excess(self, seconds: Mapping[str, float]) -> None:
-        """Take over the extra seconds a token of constrained requests, by URL of the pod; all other pods have none."""
+    def set_token_excess(self, constrained_s: Mapping[str, float], plain_s: Mapping[str, float]) -> None:
+        """Take over the extra seconds a token of constrained and of other requests, by URL of the pod; all other pods
+        have none.
+        """
+        self.constrained_excess_s, self.plain_excess_s = self._by_slot(constrained_s), self._by_slot(plain_s)
+
+    def _by_slot(self, seconds: Mapping[str, float]) -> dict[int, float]:
         pods = ((self.fleet.pod(url), excess_s) for url, excess_s in seconds.items())
-        self.constrained_excess_s = {
-            engine.slot: excess_s for pod, excess_s in pods if pod is not None for engine in pod.engines
-        }
+        return {engine.slot: excess_s for pod, excess_s in pods if pod is not None for engine in pod.engines}
 
     def set_unreliable_engines(self, reasons: Mapping[str, str]) -> None:
         """Take over which engines' KV events are followed, and why those of some do not decide. For display only."""
@@ -187,6 +193,7 @@ class RoutingState:
         """Reset what was learned of the slot's former engine."""
         self.costs.forget(slot)
         self.constrained_excess_s.pop(slot, None)
+        self.plain_excess_s.pop(slot, None)
         self.stores.forget(slot)
         self.ledger.observe_external(slot, NO_EXTERNAL_LOAD)
         for table in (self.sessions, self.responses, self.adapters):

@@ -1,4 +1,4 @@
-"""Extra seconds of constrained answers on engines whose speculation a grammar defeats."""
+"""Extra seconds of answers on engines whose speculation a grammar defeats, or that are needed for such answers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ConstrainedDecoding:
-    """A request with tools or a schema, times the extra seconds a token that diagnosis found for such requests.
+    """Tokens of the answer times the extra seconds a token that diagnosis found for requests of its kind.
 
-    `weight` multiplies them. Without a finding no engine has any, and the scorer is skipped.
+    Constrained requests (tools, a schema) have them on speculating engines that a finding names; others on the engines
+    beside those, where they lack the speculation that helps them. `weight` multiplies both. Without a finding no engine
+    has any, and the scorer is skipped.
     """
 
     name: ClassVar[str] = "constrained_decoding"
-    needs: ClassVar[str] = "constrained_token_s"
+    needs: ClassVar[str] = "token_excess_s"
     weight: float = 1.0
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Return seconds by which the answer ends later; an empty list for plain requests, and without a finding."""
-        if not candidates.constrained_token_s:
+        """Return seconds by which the answer ends later; an empty list without a finding."""
+        if not candidates.token_excess_s:
             return []
         tokens = self.weight * (candidates.typical_answer_tokens or candidates.output_tokens)
-        return [tokens * seconds for seconds in candidates.constrained_token_s]
+        return [tokens * seconds for seconds in candidates.token_excess_s]

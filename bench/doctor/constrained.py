@@ -171,7 +171,9 @@ def play_constrained(setup: str, seed: int) -> ConstrainedRun:
         fleet = RoutedFleet(seed, loop, SETUPS[setup])
         collector = Collector(fleet)
         effects = EffectsPublisher(
-            None, lambda found: fleet.router.set_constrained_excess(found.constrained_excess_s), loop.time
+            None,
+            lambda found: fleet.router.set_token_excess(found.constrained_excess_s, found.plain_excess_s),
+            loop.time,
         )
         fleet.start()
         await asyncio.sleep(WARM_S)

@@ -120,7 +120,7 @@ class Gateway:
 
     def _put_in_force(self, effects: FindingEffects) -> None:
         self.watcher.hold_for_findings(effects.held)
-        self.router.set_constrained_excess(effects.constrained_excess_s)
+        self.router.set_token_excess(effects.constrained_excess_s, effects.plain_excess_s)
 
     def share_admission(self) -> None:
         """Have replica sync exchange what is admitted, where there are both."""

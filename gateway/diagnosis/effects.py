@@ -1,4 +1,4 @@
-"""What findings change: which pods are drained for them, and what constrained requests cost on which pods.
+"""What findings change: which pods are drained for them, and what constrained and plain requests cost on which pods.
 
 The worker that diagnoses computes it; it is applied by all workers of the host.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from asyncio import TimerHandle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from diagnosis.distribution import Distribution
 from diagnosis.facts import FleetFacts, PodObservation
@@ -26,6 +27,12 @@ MIN_PRICE_S = 0.000_1
 MAX_PRICE_S = 0.1
 """Seconds a token: the times of requests also depend on how fast their clients read."""
 
+PLAIN_SHARE = 0.2
+"""Weight of the last look in a price of plain requests: single windows are noisy."""
+
+MIN_PLAIN = 5.0
+"""Plain requests of a window below which their time per token is not compared."""
+
 DEFAULT_EXCESS_SHARE = 0.3
 """Part of a pod's own time per token that is taken for its excess where no other pod shows what it would be."""
 
@@ -37,7 +44,8 @@ class FindingEffects:
     held: frozenset[str] = frozenset()
     """Pods that are drained for their findings."""
     constrained_excess_s: Mapping[str, float] = field(default_factory=dict)
-    """Extra seconds a token of constrained requests, by URL of the pod."""
+    """Extra seconds a token of constrained requests, by URL of the pod; the next: of plain ones, on the pods beside."""
+    plain_excess_s: Mapping[str, float] = field(default_factory=dict)
 
 
 NO_EFFECTS = FindingEffects()
@@ -62,8 +70,8 @@ class EffectsPublisher:
         self._drains = drains
         self._publish = publish
         self._clock = clock
-        self._prices = ConstrainedPrices()
-        self._shown_prices: Mapping[str, float] = {}
+        self._prices = TokenPrices()
+        self._shown_prices: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
         self._published = NO_EFFECTS
         self._published_s = clock()
         if drains is not None:
@@ -80,7 +88,7 @@ class EffectsPublisher:
     def refresh(self, *, renews: bool = False) -> None:
         """Publish what is drained now, with the prices of the last look, where it has changed or to renew it."""
         held = frozenset[str]() if self._drains is None else self._drains.held
-        effects = FindingEffects(held, self._shown_prices)
+        effects = FindingEffects(held, *self._shown_prices)
         if renews or effects != self._published:
             self._published, self._published_s = effects, self._clock()
             self._publish(effects)
@@ -115,15 +123,42 @@ class EffectsLease:
         self._put_in_force(NO_EFFECTS)
 
 
-class ConstrainedPrices:
-    """Extra seconds a token of constrained requests, by pod; a price outlives its finding and fades."""
+class TokenPrices:
+    """Extra seconds a token, by pod: of constrained requests where a finding names the pod, and of plain ones on the
+    other pods of its pool, where they lack its speculation. So each kind leaves room where the other is fast.
+
+    A price of constrained requests outlives its finding and fades; those of plain ones are measured while it lasts.
+    """
 
     def __init__(self) -> None:
         self._prices: dict[str, float] = {}
+        self._plain: dict[str, float] = {}
         self._at_s: float | None = None
 
-    def update(self, facts: FleetFacts, diagnosis: Diagnosis) -> Mapping[str, float]:
-        """Return the prices after a look."""
+    def update(self, facts: FleetFacts, diagnosis: Diagnosis) -> tuple[Mapping[str, float], Mapping[str, float]]:
+        """Return the prices of constrained and of plain requests after a look."""
+        constrained = self._constrained(facts, diagnosis)
+        self._plain = self._measured_plain(facts) if self._prices else {}
+        return constrained, {url: float(f"{price:.1g}") for url, price in self._plain.items()}
+
+    def _measured_plain(self, facts: FleetFacts) -> dict[str, float]:
+        found: dict[str, float] = {}
+        fast: dict[str, list[float]] = {}
+        for pod in facts.pods:
+            if pod.address in self._prices and (gap := _plain_gap(pod)) is not None:
+                fast.setdefault(pod.pool, []).append(gap)
+        for pod in facts.pods:
+            if pod.address in self._prices or pod.pool not in fast:
+                continue
+            gap, before = _plain_gap(pod), self._plain.get(pod.address)
+            if gap is not None:
+                excess = min(MAX_PRICE_S, max(0.0, gap - fmean(fast[pod.pool])))
+                before = excess if before is None else before + PLAIN_SHARE * (excess - before)
+            if before is not None and before >= MIN_PRICE_S:
+                found[pod.address] = before
+        return found
+
+    def _constrained(self, facts: FleetFacts, diagnosis: Diagnosis) -> Mapping[str, float]:
         passed_s = 0.0 if self._at_s is None else max(0.0, facts.at_s - self._at_s)
         self._at_s = facts.at_s
         named = {url for finding in diagnosis.findings if finding.recipe == CONSTRAINED_RECIPE for url in finding.pods}
@@ -156,6 +191,17 @@ def _excess_s(pod: PodObservation, facts: FleetFacts, named: set[str]) -> float:
 def _constrained_gap(pod: PodObservation) -> float | None:
     view = pod.requests
     return None if view is None else _mean(view.constrained_token_gap) or _mean(view.token_gap)
+
+
+def _plain_gap(pod: PodObservation) -> float | None:
+    """Return the seconds a token of a pod's plain requests; None where there are few."""
+    view = pod.requests
+    if view is None or view.token_gap is None:
+        return None
+    constrained = view.constrained_token_gap
+    count = view.token_gap.count - (0.0 if constrained is None else constrained.count)
+    total = view.token_gap.total - (0.0 if constrained is None else constrained.total)
+    return total / count if count >= MIN_PLAIN else None
 
 
 def _mean(held: Distribution | None) -> float | None:

@@ -205,6 +205,7 @@ class Router(RoutingState):
             )
         if self.stores.shares:
             warm_tokens, work = with_stores(self.stores.shares, eligible.slots, warm_tokens, work, prompt_tokens)
+        excess_s = self.constrained_excess_s if request.is_constrained else self.plain_excess_s
         if now_s >= ledger.stale_from_s:
             ledger.forget_stale(now_s)
         kv_tokens, output_tokens = pick(ledger.all_kv_tokens), request.expected_output_tokens
@@ -245,9 +246,7 @@ class Router(RoutingState):
             stalls_s=ledger.stalls_s(pick, now_s)
             if now_s < ledger.stalled_until_s or prompt_tokens > LONG_PROMPT_TOKENS
             else (),
-            constrained_token_s=[self.constrained_excess_s.get(slot, 0.0) for slot in eligible.slots]
-            if self.constrained_excess_s and request.is_constrained
-            else (),
+            token_excess_s=[excess_s.get(slot, 0.0) for slot in eligible.slots] if excess_s else (),
             typical_answer_tokens=costs.averages.typical_answer_tokens,
             typical_prefill_s=costs.averages.prefill_s if pairs else 0.0,
             typical_stream_s=costs.averages.stream_s if pairs else 0.0,
@@ -264,6 +263,7 @@ class Router(RoutingState):
             and not eligible.is_adapter
             and not eligible.spill_ranks
             and not eligible.distances_s
+            and not (request.is_constrained and self.constrained_excess_s)
             and now_s - eligible.newest_since_s > SETTLING_S
         )
 

@@ -31,7 +31,7 @@ ONE_NUMBER = {
 }
 OF_SOME = {
     *("holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s", "stalls_s", "spill_ranks"),
-    "constrained_token_s",
+    "token_excess_s",
 }
 
 

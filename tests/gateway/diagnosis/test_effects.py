@@ -136,3 +136,27 @@ def test_effects_end_where_they_are_not_published_again() -> None:
     assert events == ["finding_effects_expired"]
     lease.apply(NO_EFFECTS)
     assert len(timers) == 2
+
+
+def with_gaps(number: int, plain_s: float, constrained_s: float) -> PodObservation:
+    """A pod with ten plain and ten constrained requests."""
+    both = distribution_of([plain_s] * 10 + [constrained_s] * 10)
+    view = GatewayView(0.0, 30.0, token_gap=both, constrained_token_gap=distribution_of([constrained_s] * 10))
+    return replace(a_pod(number), requests=view)
+
+
+def test_plain_requests_leave_other_pods_to_constrained_ones() -> None:
+    """By what they take longer there than on the speculating pods, measured anew at each look while the price lasts."""
+    scene = Scene()
+    speculating, plain = with_gaps(1, 0.015, 0.04), with_gaps(2, 0.025, 0.025)
+    scene.look(0.0, QUIET, speculating, plain)
+    assert scene.published == []
+    scene.look(5.0, FOUND, speculating, plain)
+    assert scene.published[-1].constrained_excess_s == {"http://p1:1": pytest.approx(0.015)}
+    assert scene.published[-1].plain_excess_s == {"http://p2:1": pytest.approx(0.01)}
+    for look in range(40):
+        scene.look(10.0 + 5 * look, QUIET, with_gaps(1, 0.03, 0.04), plain)
+    assert scene.published[-1].constrained_excess_s
+    assert scene.published[-1].plain_excess_s == {}
+    scene.look(30 * PRICE_HALF_LIFE_S, QUIET, speculating, plain)
+    assert scene.published[-1] == NO_EFFECTS
