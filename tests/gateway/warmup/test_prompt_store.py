@@ -47,7 +47,7 @@ def test_only_what_is_shared_is_kept() -> None:
     assert body["cache_salt"].startswith("hearth-")
     assert (body["max_tokens"], body["stream"]) == (1, False)
     assert b"secret" not in kept.body
-    assert kept.terms.regions == {"eu"}
+    assert kept.terms.regions == frozenset({"eu"})
     assert store.bytes == len(kept.body)
 
 
