@@ -164,17 +164,13 @@ def _reason_to_skip(option: ReplayOption, target: WarmupTarget) -> SkipReason | 
 
 def _outermost(chosen: Sequence[ReplayOption]) -> list[ReplayOption]:
     """Leave out those that a longer one begins with; that one takes the place of the hottest part of it."""
-    left: list[ReplayOption] = []
-    done: set[int] = set()
-    for option in chosen:
-        if option.key in done:
-            continue
-        outer = max(
-            (other for other in chosen if option.key in other.prompt.blocks), key=lambda other: other.prompt.covered
-        )
-        left.append(outer)
-        done.update(outer.prompt.blocks)
-    return left
+    outer: dict[int, ReplayOption] = {}
+    """The longest option that has a block, by block: the end of a prefix is a block of all that begin with it."""
+    for option in sorted(chosen, key=lambda option: option.prompt.covered):
+        outer.update(dict.fromkeys(option.prompt.blocks, option))
+    left = dict.fromkeys(outer[option.key].key for option in chosen)
+    by_key = {option.key: option for option in chosen}
+    return [by_key[key] for key in left]
 
 
 def owner_of(url: str, gateways: Iterable[int], max_pods: int) -> int | None:

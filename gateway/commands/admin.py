@@ -107,11 +107,16 @@ def _object(answer: IO[bytes]) -> View:
 
 
 def add_place_flags(parser: ArgumentParser) -> None:
+    """Add the flags of every command that shows what the admin port answers."""
+    add_connection_flags(parser)
+    parser.add_argument("--json", action="store_true", help="print the JSON of the admin API")
+
+
+def add_connection_flags(parser: ArgumentParser) -> None:
     """Add the flags of every command that talks to the admin port."""
     parser.add_argument("--url", metavar="URL", help=f"admin port [HEARTH_ADMIN_URL] (default {DEFAULT_URL})")
     parser.add_argument("--token", metavar="TOKEN", help="admin token; other users see it in ps [HEARTH_ADMIN_TOKEN]")
     parser.add_argument("--token-file", metavar="FILE", help="file that contains it [HEARTH_ADMIN_TOKEN_FILE]")
-    parser.add_argument("--json", action="store_true", help="print the JSON of the admin API")
 
 
 def add_receipts_flags(parser: ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import aiohttp
 
-from gateway.commands.admin import DEFAULT_URL, AdminClient, add_place_flags, printable, read_token
+from gateway.commands.admin import DEFAULT_URL, AdminClient, add_connection_flags, printable, read_token
 from gateway.config.discovery import KubernetesSourceConfig
 from gateway.deletion_cost.annotator import PodAnnotator
 from gateway.deletion_cost.pod_costs import costs_by_address
@@ -31,7 +31,7 @@ MIN_INTERVAL_S = 5.0
 
 def add_flags(parser: ArgumentParser) -> None:
     """Add the flags to the parser."""
-    add_place_flags(parser)
+    add_connection_flags(parser)
     parser.add_argument(
         "--selector", metavar="LABELS", default="", help="labels of the engines' pods, as KEY=VALUE,..."
     )

@@ -21,7 +21,8 @@ from supply.hot_prefixes import HotPrefix, HotPrefixes
 from supply.warmup import ReplayTerms
 from tenancy.tenants import Caller, Tenant
 
-MAX_KEPT = 1_024
+MAX_KEPT = 256
+"""Plans are made on the event loop."""
 
 MAX_BODY_SHARE = 0.25
 """Of the bytes that may be kept: a longer body is not cut, which would cost as much as to read it again."""

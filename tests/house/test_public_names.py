@@ -322,7 +322,8 @@ def option_flags(parser: ArgumentParser, command: str) -> Iterator[str]:
 
 def flags_now() -> set[str]:
     """Return the flags of all commands."""
-    gateway = cli.make_parser(["serve", "config", "policy", "keys", "cascade", "spend", "receipts", "scale", "doctor"])
+    commands = ("serve", "config", "policy", "keys", "cascade", "spend", "receipts", "scale", "doctor", "deletion-cost")
+    gateway = cli.make_parser(commands)
     agent = set(option_flags(agent_command.make_parser(), "agent"))
     words = {f"agent --on-stop {word}" for word in ("deregister", "keep")}
     outside = {*option_flags(simulate.make_parser(), "simulate"), *option_flags(profile.make_parser(), "profile")}

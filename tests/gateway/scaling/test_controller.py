@@ -11,8 +11,12 @@ from typing import Any, cast
 
 import pytest
 
+from gateway.config.discovery import DiscoveredPod
 from gateway.config.pools import PoolEntry
 from gateway.config.supply import SupplyConfig
+from gateway.deletion_cost.pod_costs import costs_by_address
+from gateway.fleet.pod_state import WatchedPod
+from gateway.fleet.view import show_fleet
 from gateway.limits.accounts import make_quota_enforcer
 from gateway.pipeline.record import Outcome
 from gateway.replica_sync.sync import ReplicaSync
@@ -323,6 +327,28 @@ def test_a_pool_of_higher_rank_is_not_woken_for_a_first_request() -> None:
         await asyncio.sleep(2.0)
         answers = [only.controller.answer(ScalerTarget("m", pool)) for pool in ("h100", "cloud")]
         assert [(answer.engines > 0, answer.is_active) for answer in answers] == [(True, True), (False, False)]
+
+    played(play)
+
+
+def test_pods_are_marked_while_the_count_still_stays() -> None:
+    """`hearth deletion-cost` reads the real view: the need has fallen, the count waits; busy pods are marked last."""
+
+    async def play(gateways: list[Gateway]) -> None:
+        patient = replace(POLICY, pools={"h100": replace(RAILS, min_engines=1)}, down_after_s=600.0)
+        gateway = Gateway(1, gateways, patient, pods=3)
+        place(gateway.router, replace_id(1, 20_000), now_s=_now_s())
+        busy = next(pod.url for pod in gateway.router.fleet.pods if gateway.router.ledger.running[pod.engines[0].slot])
+        await asyncio.sleep(30.0)
+        scale = gateway.controller.view()
+        (pool,) = scale["pools"]
+        assert pool["desired_engines"] == 3
+        watched = [WatchedPod(DiscoveredPod(pod.url, pool="h100")) for pod in gateway.router.fleet.pods]
+        costs = costs_by_address(scale, show_fleet(gateway.router, watched, _now_s()), {})
+        assert costs is not None
+        assert len(costs) == 3 - max(pool["needed_engines"], 1)
+        assert costs
+        assert busy.removeprefix("http://") not in costs
 
     played(play)
 
