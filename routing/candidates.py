@@ -74,6 +74,8 @@ class Candidates(Struct, gc=False):
     """For which prompts each was put up; empty where all are for any."""
     spill_ranks: Sequence[int] = ()
     """The rank of each: lower ones are used first; empty where all have the same."""
+    spill_share: float = 0.0
+    """Share of the model's requests that leave the lowest rank; 0 where all ranks are the same."""
     prefillers: Sequence[Engine | None] = ()
     """The engine that prefills for each, where another does; empty where none of them is a pair. A pair is listed under
     its decode engine, with the prefill of the other: cached tokens, work, own and queued seconds, and the hand-over
@@ -84,6 +86,8 @@ class Candidates(Struct, gc=False):
     stalls_s: Sequence[float] = ()
     """The decayed seconds of prefill by which the streams of each were stalled, or soon will be; empty where neither
     they nor this prompt make a stream late."""
+    draining_streams: Sequence[float] = ()
+    """Streams that each still decodes after its role became prefill; empty where none does."""
     constrained_token_s: Sequence[float] = ()
     """Extra seconds that each takes for a token whose choice a grammar restricts; empty where none is known to, or the
     request is not constrained."""
