@@ -76,6 +76,8 @@ class Candidates(Struct, gc=False):
     """The rank of each: lower ones are used first; empty where all have the same."""
     distances_s: Sequence[float] = ()
     """Seconds of a round trip to each; empty where none is far."""
+    spill_share: float = 0.0
+    """Share of the model's requests that leave the lowest rank; 0 where all ranks are the same."""
     prefillers: Sequence[Engine | None] = ()
     """The engine that prefills for each, where another does; empty where none of them is a pair. A pair is listed under
     its decode engine, with the prefill of the other: cached tokens, work, own and queued seconds, and the hand-over
@@ -89,6 +91,8 @@ class Candidates(Struct, gc=False):
     token_excess_s: Sequence[float] = ()
     """Extra seconds that each takes for a token of such a request, constrained by a grammar or not; empty where none is
     known to."""
+    draining_streams: Sequence[float] = ()
+    """Streams that each still decodes after its role became prefill; empty where none does."""
     typical_answer_tokens: float = 0.0
     """The geometric mean of what answers have; 0 before any was seen."""
     typical_prefill_s: float = 0.0

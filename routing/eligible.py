@@ -141,8 +141,13 @@ class EligibleEngines:
         )
 
 
-def engines_of(members: Sequence[tuple[Engine, Pod]], model: str) -> EligibleEngines:
-    """A roster of (engine, its pod), for a model that all of them serve."""
+NO_RANKS: Mapping[str, int] = {}
+
+
+def engines_of(
+    members: Sequence[tuple[Engine, Pod]], model: str, pool_ranks: Mapping[str, int] = NO_RANKS
+) -> EligibleEngines:
+    """A roster of (engine, its pod), for a model that all of them serve. `pool_ranks`: of pods that state no rank."""
     is_adapter = any(model in pod.adapters for _, pod in members)
     eligible = make_eligible(((engine, pod.ready_since_s) for engine, pod in members), is_adapter=is_adapter)
     prompts = tuple(pod.facts.prompts for _, pod in members)
@@ -154,7 +159,10 @@ def engines_of(members: Sequence[tuple[Engine, Pod]], model: str) -> EligibleEng
     distances_s = tuple(pod.distance_s for _, pod in members)
     if any(distances_s):
         eligible = replace(eligible, distances_s=distances_s)
-    ranks = tuple(pod.facts.spill_rank or 0 for _, pod in members)
+    ranks = tuple(
+        pod.facts.spill_rank if pod.facts.spill_rank is not None else pool_ranks.get(pod.pool_label, 0)
+        for _, pod in members
+    )
     return replace(eligible, spill_ranks=ranks) if len(set(ranks)) > 1 else eligible
 
 

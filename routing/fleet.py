@@ -7,7 +7,7 @@ nothing of load or cached prefixes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from routing.eligible import EligibleEngines, PairingFallback, engines_of
@@ -33,6 +33,8 @@ class Fleet:
         """Another whenever a pod is put, removed or has lost its cache."""
         self.configured_models: frozenset[str] = frozenset()
         """Models that the operator names: they exist, whether or not a pod is there that serves them."""
+        self.pool_ranks: Mapping[str, int] = {}
+        """Ranks of pools whose pods state none; changed by `rank_pools`."""
         self.is_complete = True
         """Whether all discovery sources have reported their pods."""
         self._engines: dict[str, Engine] = {}
@@ -88,6 +90,12 @@ class Fleet:
         pod = self._pods[engine.pod]
         self.put(replace(pod, engines=tuple(replace(one, role=role) if one is engine else one for one in pod.engines)))
 
+    def rank_pools(self, ranks: Mapping[str, int]) -> None:
+        """Set the ranks of pools, by name, for pods that state none. Equal ranks cost a decision nothing."""
+        if ranks != self.pool_ranks:
+            self.pool_ranks = ranks
+            self._forget_rosters()
+
     def remove(self, url: str) -> tuple[int, ...]:
         """Take a pod out. Returns the slots that are freed, for the caller to forget."""
         self._assumed = {position: role for position, role in self._assumed.items() if position[0] != url}
@@ -107,7 +115,7 @@ class Fleet:
                 others = any(map(_prefills, self._ready(model, regions)))
                 wants_others = not others and any(engine.role is Role.DECODE for engine, _ in members)
                 eligible = replace(
-                    engines_of(members, model),
+                    engines_of(members, model, self.pool_ranks),
                     has_prefillers=others,
                     fallback=PairingFallback.NO_PREFILL_POD if wants_others else None,
                 )
@@ -127,7 +135,8 @@ class Fleet:
         if eligible is None:
             ready = self._ready(model, regions)
             members = [each for each in ready if (each[0].role is Role.PREFILL if at_large else _prefills(each))]
-            eligible = replace(engines_of(members, model), fallback=PairingFallback.NO_DECODE_POD if at_large else None)
+            fallback = PairingFallback.NO_DECODE_POD if at_large else None
+            eligible = replace(engines_of(members, model, self.pool_ranks), fallback=fallback)
             self._keep(kept, model, regions, eligible)
         return eligible
 
@@ -138,7 +147,7 @@ class Fleet:
     def eligible_failing(self, model: str, regions: frozenset[str] | None = None) -> EligibleEngines:
         """The engines of pods that fail requests though their probes succeed: used where no others are left."""
         doubted = [pod for pod in self._serving(model, regions) if pod.state is PodState.SUSPECT]
-        return engines_of([(engine, pod) for pod in doubted for engine in pod.engines], model)
+        return engines_of([(engine, pod) for pod in doubted for engine in pod.engines], model, self.pool_ranks)
 
     def _ready(self, model: str, regions: frozenset[str] | None) -> list[tuple[Engine, Pod]]:
         return [(engine, pod) for pod in self.serving(model, regions) for engine in pod.engines]

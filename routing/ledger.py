@@ -141,6 +141,8 @@ class Ledger:
         self.kv_tokens: list[float] = []
         self.running: list[int] = []
         """Sequences placed, those still in prefill included."""
+        self.handed_over: list[int] = []
+        """Of them, those whose prefill is done by another engine."""
         self.total_prefill_s: list[float] = []
         """Seconds of prefill ever put on each engine."""
         self.last_turn: list[int] = []
@@ -182,6 +184,7 @@ class Ledger:
             self.prefill_tokens.append(0.0)
             self.kv_tokens.append(0.0)
             self.running.append(0)
+            self.handed_over.append(0)
             self.total_prefill_s.append(0.0)
             self.last_turn.append(0)
             self.external.append(NO_EXTERNAL_LOAD)
@@ -235,6 +238,8 @@ class Ledger:
             if is_of_peer and self._in_prefill[slot]:
                 self._note_unseen(charge, now_s)
             self._enqueue(charge, now_s)
+        else:
+            self.handed_over[slot] += charge.sequences
         self.kv_tokens[slot] += charge.kv_tokens
         self.running[slot] += charge.sequences
         self.last_turn[slot] = turn
@@ -315,6 +320,8 @@ class Ledger:
         finally:
             slot = charge.slot
             self.running[slot] -= charge.sequences
+            if not charge.queues:
+                self.handed_over[slot] -= charge.sequences
             self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0
             self._sum_up(slot)
         if self._listener is not None:

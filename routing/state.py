@@ -19,6 +19,7 @@ from routing.demand import PrefixDemand
 from routing.fleet import Fleet
 from routing.ledger import NO_EXTERNAL_LOAD, ExternalLoad, Ledger
 from routing.observers import ObserverList, PlacementObserver, Report, report_nowhere
+from routing.pairing.decode_pace import DecodePace
 from routing.pods import EngineShape, Pod
 from routing.prefix_index import CacheInsertion, PrefixIndex
 from routing.request import Usage
@@ -58,11 +59,14 @@ class RoutingState:
         self.ledger = Ledger()
         self.index = index or PrefixIndex()
         self.costs = costs or CostModel()
+        self.decode_pace = DecodePace(self.costs.prior)
         self.constrained_excess_s: dict[int, float] = {}
         """Extra seconds a token of constrained requests, by slot: of engines that diagnosis has named. The next: of
         other requests, on the engines beside those.
         """
         self.plain_excess_s: dict[int, float] = {}
+        self.spill_shares: Mapping[str, float] = {}
+        """Share of the requests of a model that leave the pools of the lowest rank, where residency lets them."""
         self.prefix_demand = PrefixDemand()
         self.sessions = LastSlots(MAX_SESSIONS)
         self.responses = LastSlots(MAX_SESSIONS)
@@ -194,6 +198,7 @@ class RoutingState:
         self.costs.forget(slot)
         self.constrained_excess_s.pop(slot, None)
         self.plain_excess_s.pop(slot, None)
+        self.decode_pace.forget(slot)
         self.stores.forget(slot)
         self.ledger.observe_external(slot, NO_EXTERNAL_LOAD)
         for table in (self.sessions, self.responses, self.adapters):

@@ -14,6 +14,7 @@ from scorers.lora_affinity import LoraAffinity
 from scorers.prefill_stall import PrefillStallCost
 from scorers.prefill_time import PrefillTime
 from scorers.prompt_length import PromptLengthAffinity
+from scorers.role_drain import RoleDrain
 from scorers.round_robin import RoundRobin
 from scorers.session_affinity import SessionAffinity
 from scorers.slow_start import SlowStart
@@ -32,6 +33,7 @@ SCORERS: tuple[type[Scorer], ...] = (
     PromptLengthAffinity,
     DecodeRolePenalty,
     PrefillStallCost,
+    RoleDrain,
     ConstrainedDecoding,
     SpillPenalty,
     Distance,
@@ -55,6 +57,7 @@ def routings() -> dict[str, tuple[Scorer, ...]]:
             PromptLengthAffinity(),
             DecodeRolePenalty(),
             PrefillStallCost(),
+            RoleDrain(),
             ConstrainedDecoding(),
             SpillPenalty(),
             Distance(),

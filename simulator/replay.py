@@ -21,7 +21,7 @@ from simulator.clock import run_virtually
 from simulator.exchange import Exchange
 from simulator.profile import Profile
 from simulator.records import Progress, Record, Replay
-from simulator.replica import MODEL, Replica
+from simulator.replica import MODEL, MakeRoom, Replica
 from simulator.sequence import Sequence
 from simulator.split import Split
 from simulator.traces import Arrival, Trace
@@ -59,6 +59,14 @@ class Setting:
     """Whether gateways see what engines hold, exactly and at once: the bound of a precise prefix index."""
     fault: Fault | None = None
     """What happens to the exchange between gateways; heartbeats and timeouts run then as in production."""
+    profiles: tuple[Profile, ...] = ()
+    """Of the first pods, one each, where they differ from `profile`; all with blocks of the same size."""
+    make_room: MakeRoom | None = None
+    """The admission queue of each gateway; None: one without waiting."""
+
+    def profile_of(self, number: int) -> Profile:
+        """Return the profile of the pod with this number."""
+        return self.profiles[number] if number < len(self.profiles) else self.profile
 
 
 def play(trace: Trace, setting: Setting, progress: Progress | None = None) -> Replay:
@@ -82,10 +90,13 @@ class Stage:
     def __init__(self, setting: Setting, block_tokens: int | None, progress: Progress | None) -> None:
         loop = asyncio.get_running_loop()
         self.pods: Mapping[str, VirtualPod] = {
-            f"pod-{number}": VirtualPod(setting.profile, loop, setting.split.link if setting.split else None)
+            f"pod-{number}": VirtualPod(setting.profile_of(number), loop, setting.split.link if setting.split else None)
             for number in range(setting.pods)
         }
-        self.replicas = [Replica(setting, number, self.pods, self._note) for number in range(setting.replicas)]
+        self.replicas = [
+            Replica(setting, number, self.pods, self._note, setting.make_room, profiles=setting.profiles)
+            for number in range(setting.replicas)
+        ]
         self.records: list[Record] = []
         self._draw = Random(setting.seed)
         self._progress = progress

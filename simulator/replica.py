@@ -80,8 +80,9 @@ class Replica:
         make_room: MakeRoom | None = None,
         *,
         resumes: bool = False,
+        profiles: tuple[Profile, ...] = (),
     ) -> None:
-        """`resumes`: streams whose engine dies go on elsewhere."""
+        """`resumes`: streams whose engine dies go on elsewhere. `profiles`: of the first pods, where they differ."""
         self._resumes = resumes
         loop = asyncio.get_running_loop()
         draws = Random(made.seed * 1_000 + number)
@@ -109,10 +110,12 @@ class Replica:
             draw=draws.random,
             limits=AttemptLimits(deadline_s=made.deadline_s),
             queue=self.room,
-            run_pair=PairTransport(self.router.fleet, clock=loop.time).run_attempt if made.split is not None else None,
+            run_pair=PairTransport(self.router.fleet, self.router.ledger, clock=loop.time).run_attempt
+            if made.split is not None
+            else None,
         )
         for place, url in enumerate(pods):
-            self.put(place, url, made.profile)
+            self.put(place, url, profiles[place] if place < len(profiles) else made.profile)
 
     def put(self, place: int, url: str, profile: Profile, state: PodState = PodState.READY) -> None:
         """What a watcher would put into the fleet for one pod."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
 from routing.facts import Role
@@ -115,11 +115,29 @@ class TierLoad:
     """Finished and rejected requests behind `attained`."""
     pools: frozenset[str] | None = None
     """Pools that residency and isolation allow; None: all."""
+    resident: tuple[tuple[frozenset[str], OfferedWork], ...] = ()
+    """Parts of `admitted` that residency keeps in some pools: these pools, and the work per second."""
 
     @property
     def offered(self) -> OfferedWork:
         """Per second: admitted, rejected and returning together."""
         return self.admitted + self.rejected + self.returning
+
+    def by_residency(self) -> list[TierLoad]:
+        """Return the tier in parts, each with the pools that residency allows; rejected work is divided alike."""
+        left, parts = 1.0, list[TierLoad]()
+        total = self.admitted.prefill_tokens + self.admitted.output_tokens
+        for pools, work in self.resident if total > 0 else ():
+            share = min((work.prefill_tokens + work.output_tokens) / total, left)
+            left -= share
+            parts.append(self._part(share, pools if self.pools is None else pools & self.pools))
+        return [*parts, self._part(left, self.pools)] if left > 0 or not parts else parts
+
+    def _part(self, share: float, pools: frozenset[str] | None) -> TierLoad:
+        if share >= 1 and pools == self.pools:
+            return self
+        rates = {name: getattr(self, name).scaled(share) for name in ("admitted", "rejected", "returning", "queued")}
+        return replace(self, **rates, running=self.running * share, pools=pools, resident=())
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,19 +84,21 @@ def spill_decision(
     """Return the share of the work that may leave and has to, so that the ready home engines keep all objectives.
 
     Work leaves at once, and only as much as has to. It is taken back step by step: the share falls when the home pools
-    have been able to carry more for `TAKE_BACK_S`. Stale or partial figures leave the share as it is.
+    have been able to carry more for `TAKE_BACK_S`. Stale or partial figures leave the share as it is. Of a tier with
+    resident work only the rest may leave.
     """
+    load = replace(load, tiers=tuple(part for tier in load.tiers for part in tier.by_residency()))
     pools = order_pools(pool for pool in load.pools if pool.role is role)
     home = tuple(pool for pool in pools if pool.rank == pools[0].rank)
     names = tuple(pool.pool for pool in home)
     beyond = tuple(pool.pool for pool in pools if pool.rank > pools[0].rank and pool.ready)
     movable = [_may_leave(tier, beyond) for tier in load.tiers]
-    leaving = tuple(tier.objective.name for tier, may in zip(load.tiers, movable, strict=True) if may)
+    leaving = tuple(dict.fromkeys(tier.objective.name for tier, may in zip(load.tiers, movable, strict=True) if may))
     if load.age_s > policy.max_age_s or load.completeness < policy.min_completeness:
         reason = SpillReason.RECOVERING if memory.share else SpillReason.HOME
         return SpillDecision(memory.share, names, beyond, leaving if memory.share else (), reason), memory
     missed = _missed(load, home, role, movable, 0.0)
-    shown = tuple((tier.objective.name, share) for tier, share in zip(load.tiers, missed, strict=True))
+    shown = _by_name(load, missed)
     needed = _min_share(load, home, role, movable)
     if not beyond or not any(movable):
         reason = SpillReason.HOME if needed == 0 else SpillReason.RESIDENCY if beyond else SpillReason.NO_OTHER_POOL
@@ -139,6 +141,14 @@ def _min_share(
         if _keeps(load, _missed(load, home, role, movable, step * SHARE_STEP, factor)):
             return step * SHARE_STEP
     return 1.0
+
+
+def _by_name(load: ModelLoad, missed: Sequence[float]) -> tuple[tuple[str, float], ...]:
+    """Return the misses by tier: of a tier in parts the largest."""
+    found: dict[str, float] = {}
+    for tier, share in zip(load.tiers, missed, strict=True):
+        found[tier.objective.name] = max(share, found.get(tier.objective.name, 0.0))
+    return tuple(found.items())
 
 
 def _may_leave(tier: TierLoad, beyond: Sequence[str]) -> bool:

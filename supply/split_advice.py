@@ -5,7 +5,7 @@ Seconds are engine time, not request time: each running sequence would count the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import ceil
@@ -122,11 +122,7 @@ def advise_split(
 
     `spread` is the standard deviation of the logarithm of the work: two smaller pools need more spare engines.
     """
-    needs = [
-        TierNeed(tier.objective, tier.offered, spread, tier.context_tokens, tier.arrival_scv, tier.prefill_scv)
-        for tier in tiers
-        if tier.offered.requests > 0
-    ]
+    needs = _needs(tiers, spread)
     tokens_per_s = sum(need.work.prefill_tokens + need.work.output_tokens for need in needs)
     requests = sum(need.work.requests for need in needs)
     if not needs or not tokens_per_s:
@@ -162,6 +158,46 @@ def advise_split(
         price / millions,
         hand_over_s,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class SplitChoice:
+    """The advice for a model whose pools have several kinds of engines, and the pool of each kind that it compares."""
+
+    advice: SplitAdvice
+    colocated: str
+    prefill: str
+    decode: str
+
+
+def choose_split(
+    tiers: Sequence[TierLoad], kinds: Mapping[str, PricedEngine], transfer: KvTransfer, *, spread: float = 0.1
+) -> SplitChoice:
+    """Return the advice for the cheapest kind of engine for each kind of work. `kinds`: one at least, by pool.
+
+    The money of the three is independent, so that each is found by itself.
+    """
+    needs = _needs(tiers, spread)
+
+    def cheapest(role: Role) -> str:
+        return min(kinds, key=lambda pool: (_cost(needs, kinds[pool], role), pool))
+
+    colocated, prefill, decode = (cheapest(role) for role in (Role.EITHER, Role.PREFILL, Role.DECODE))
+    advice = advise_split(tiers, kinds[colocated], kinds[prefill], kinds[decode], transfer, spread=spread)
+    return SplitChoice(advice, colocated, prefill, decode)
+
+
+def _cost(needs: Sequence[TierNeed], kind: PricedEngine, role: Role) -> float:
+    """Return the money per hour of one kind of work, without rounding to whole engines."""
+    return engines_needed(needs, kind.speed, role) * kind.price_per_hour
+
+
+def _needs(tiers: Sequence[TierLoad], spread: float) -> list[TierNeed]:
+    return [
+        TierNeed(tier.objective, tier.offered, spread, tier.context_tokens, tier.arrival_scv, tier.prefill_scv)
+        for tier in tiers
+        if tier.offered.requests > 0
+    ]
 
 
 def work_seconds(needs: Sequence[TierNeed], speed: EngineSpeed, engines: int) -> tuple[float, float]:

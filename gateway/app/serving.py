@@ -171,6 +171,7 @@ def _view_of(gateway: Gateway) -> PageParts:
         wall_clock=time.time,
         started_s=time.time(),
         doctor=gateway.doctor,
+        advice=None if gateway.supply is None else gateway.supply.advice,
     )
 
 

@@ -51,6 +51,7 @@ FACTS = frozenset(
         *("hearth_cascade_guarantee_max_loss_ratio", "hearth_cascade_guarantee_examples"),
         *("hearth_pool_engines", "hearth_pool_waiting_requests"),
         *("hearth_desired_engines", "hearth_needed_engines", "hearth_desired_tier_engines"),
+        *("hearth_spill_share_ratio", "hearth_split_cost_per_hour", "hearth_split_advised"),
     )
 )
 

@@ -78,7 +78,7 @@ def run(arguments: Namespace, variables: Mapping[str, str]) -> int:
     else:
         sys.stdout.write(format_scale(view))
         if arguments.explain:
-            sys.stdout.write(format_terms(view) + format_days(view))
+            sys.stdout.write(format_terms(view) + format_advice(view) + format_days(view))
     return 0
 
 
@@ -109,6 +109,13 @@ def format_scale(view: View) -> str:
         f"objectives that these engines cannot keep, {printable(model)}: {printable(', '.join(tiers))}\n"
         for model, tiers in view["short_tiers"].items()
     ]
+    lines += [_spill_line(view["spill"]["mode"], *each) for each in view["spill"]["models"].items()]
+    lines += [
+        f"separate prefill and decode, {printable(model)}: {split['verdict']}, "
+        f"{split['split_per_hour']:.2f} per hour instead of {split['colocated_per_hour']:.2f}\n"
+        for model, split in view["split"].items()
+        if split["verdict"] != "no_traffic"
+    ]
     lines += [f"requests without a pod, {printable(model)}: {count}\n" for model, count in view["held"].items()]
     return "".join(lines) + format_table(HEAD, rows)
 
@@ -122,6 +129,44 @@ def format_terms(view: View) -> str:
         lines += [
             f"  {printable(term['name'])}: {_figure(term['value'])} {printable(term['unit'])}".rstrip() + "\n"
             for term in pool["terms"]
+        ]
+    return "".join(lines)
+
+
+def _spill_line(mode: str, model: str, spill: View) -> str:
+    """Return one line about the work that leaves the first pools."""
+    tiers = f" of {', '.join(spill['leaving'])}" if spill["leaving"] else ""
+    where = f" to {', '.join(spill['beyond'])}" if spill["share"] else ""
+    percent = f"{100 * spill['share']:.0f} %{printable(tiers + where)}"
+    return f"spill ({mode}), {printable(model)}: {percent}, {spill['reason']}\n"
+
+
+def format_advice(view: View) -> str:
+    """Return how the advice about spill and about separate prefill and decode engines was made."""
+    lines = []
+    for model, spill in view["spill"]["models"].items():
+        lines.append(f"\nspill of {printable(model)} from {printable(', '.join(spill['home']))}\n")
+        lines += [
+            f"  missed there without spill, {printable(tier)}: {part:.3f}\n" for tier, part in spill["missed"].items()
+        ]
+    for model, split in view["split"].items():
+        ratio = f"{split['prefill_s']:.2f} to {split['decode_s']:.2f}"
+        lines += [
+            f"\nseparate prefill and decode engines for {printable(model)}: {split['verdict']}\n",
+            f"  engine-seconds of prefill to decode: {ratio}; price of decode to prefill: {split['price_ratio']:.2f}\n",
+            (
+                f"  both in one: {split['colocated_engines']} of {printable(split['colocated_pool'])}, "
+                f"{split['colocated_per_hour']:.2f} per hour, {split['colocated_per_million']:.3f} per million tokens\n"
+            ),
+            (
+                f"  separate: {split['prefill_engines']} of {printable(split['prefill_pool'])} and "
+                f"{split['decode_engines']} of {printable(split['decode_pool'])}, "
+                f"{split['split_per_hour']:.2f} per hour, {split['split_per_million']:.3f} per million tokens\n"
+            ),
+            (
+                f"  gain at the same objectives: {split['saving_per_hour']:.2f} per hour; "
+                f"transfer of the mean prompt: {1_000 * split['transfer_s']:.1f} ms\n"
+            ),
         ]
     return "".join(lines)
 

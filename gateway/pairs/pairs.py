@@ -19,6 +19,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gateway.config.models import ModelEntry
+from gateway.pairs.decode_room import DecodeRoom
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus, PrefillRequest, PrefillResult
 from gateway.pipeline.transport import AttemptTransport
 from gateway.runtime.event_log import LogFunction
@@ -36,6 +37,7 @@ from routing.decision.router import Router
 from routing.eligible import PairingFallback
 from routing.facts import NO_FACTS, PodFacts
 from routing.fleet import Fleet
+from routing.ledger import Ledger
 from routing.pairing.prefill_side import DecodeHandover, PrefillPlacement
 from routing.pods import Engine
 
@@ -73,10 +75,12 @@ class PairTransport:
     def __init__(
         self,
         fleet: Fleet,
+        ledger: Ledger,
         *,
         clock: Callable[[], float],
         engine_ids: EngineIds | None = None,
     ) -> None:
+        self.room = DecodeRoom(ledger, clock)
         self._fleet = fleet
         self._clock = clock
         self._engine_ids = engine_ids
@@ -85,6 +89,18 @@ class PairTransport:
         self, placement: Placement, side: PrefillPlacement, transport: AttemptTransport, by_s: float
     ) -> AttemptResult:
         """Send both halves of a pair; like `AttemptTransport.run_attempt`, with `fallback` if it failed as a pair."""
+        engine = placement.engine
+        if engine.kv_tokens:
+            await self.room.enter(placement.charge, float(engine.kv_tokens), by_s)
+        try:
+            return await self._run_pair(placement, side, transport, by_s)
+        finally:
+            # Its charge ends in this step of the loop, after this.
+            asyncio.get_running_loop().call_soon(self.room.ended, engine.slot)
+
+    async def _run_pair(
+        self, placement: Placement, side: PrefillPlacement, transport: AttemptTransport, by_s: float
+    ) -> AttemptResult:
         connector = side.transfer.connector
         meeting = await self._meeting(placement, side, connector)
         try:
@@ -354,7 +370,7 @@ def make_pairs(
     """Return the pairs of a gateway; sets the connectors and the KV size per token of its router."""
     router.pairing.connectors = known_connectors(log_event)
     know_sizes(router, models)
-    return PairTransport(router.fleet, clock=clock, engine_ids=BootstrapServers(session, clock))
+    return PairTransport(router.fleet, router.ledger, clock=clock, engine_ids=BootstrapServers(session, clock))
 
 
 def know_sizes(router: Router, models: Mapping[str, ModelEntry]) -> None:

@@ -96,20 +96,24 @@ class RoleAssigner:
 
     def _worker(self, pool: _Pool, engine: Engine, facts: PodFacts, now_s: float) -> PoolEngine:
         router, slot = self._router, engine.slot
-        ledger, costs = router.ledger, router.costs
+        ledger = router.ledger
         owed_s = ledger.queued_s(lambda column: column[slot : slot + 1], now_s)[0]
-        decoding = max(0.0, ledger.all_running[slot] - ledger.requests_in_prefill(slot))
+        # A prefill engine's own requests hold KV until it is fetched: they are no decodes.
+        decoding = float(ledger.handed_over[slot])
+        if engine.role is not Role.PREFILL:
+            decoding = max(decoding, ledger.all_running[slot] - ledger.requests_in_prefill(slot))
+        base_s, each_s = router.decode_pace.line(slot)
         load = decode_load(
             decoding,
             # What a prefilling engine holds of KV is mostly prompts: it says nothing of decodes.
             0.0 if engine.role is Role.PREFILL else ledger.all_kv_tokens[slot],
             float(engine.kv_tokens or 0),
-            costs.step_base_s[slot],
-            costs.step_per_sequence_s[slot],
+            base_s,
+            each_s,
             self.terms.tpot_s,
         )
         since_s = pool.since_s[engine.name]
-        need = decode_need(load, costs.step_base_s[slot], self.terms.tpot_s)
+        need = decode_need(load, base_s, self.terms.tpot_s)
         return PoolEngine(
             engine.name, engine.role, since_s, owed_s, decoding, load, need, can_prefill_and_decode(facts)
         )

@@ -15,12 +15,15 @@ from math import ceil
 from types import MappingProxyType
 from typing import Any
 
+from msgspec.structs import asdict
+
 from gateway.config.pools import PoolEntry
 from gateway.config.supply import SupplyConfig
 from gateway.limits.accounts import QuotaEnforcer
 from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import call_guarded, report_exception, restarted
+from gateway.scaling.advice import FleetAdviser
 from gateway.scaling.demand import MeteredAdmissionQueue
 from gateway.scaling.exchange import FigureBook
 from gateway.scaling.external_scaler import ScalerAnswer
@@ -115,6 +118,7 @@ class SupplyController:
         self._wall_clock = wall_clock
         self._is_settled = is_settled
         self._log_event = log_event
+        self._adviser = FleetAdviser(router, config.policy)
         self._watch = PoolWatch(router, room.meter.groups, pools)
         self._book = FigureBook()
         self._sync: ReplicaSync | None = None
@@ -189,6 +193,7 @@ class SupplyController:
             self._decide(pools, now_s)
         else:
             self._fleets.clear()
+        self._apply_spill(now_s)
         for model in [model for model in self._needed_s if self._router.fleet.serving(model)]:
             del self._needed_s[model]
         self._notify()
@@ -248,6 +253,7 @@ class SupplyController:
         # A later version may know more roles.
         decision.pools = [each for each in decision.pools if each.role in ROLES]
         self.decision, self.decided_s = decision, now_s
+        self._adviser.adopt(decision.spill)
         if decision.state:
             self._adopt_state(decision.state)
         self._record()
@@ -296,6 +302,7 @@ class SupplyController:
                 # Decisions of many models are spread over the seconds: one takes some milliseconds of the event loop.
                 self._due_s[load.model] = now_s + DECIDE_S - (at % DECIDE_S if fleet is None else 0.0)
                 fleet = self._fleets[load.model] = self._decided(load, fleet, at_s)
+                call_guarded(LOOP, self._adviser.look, load, now_s)
             pools.extend(map(_figure_of, fleet.pools))
             if not fleet.is_known:
                 has_failed = load.model in self._failed
@@ -304,7 +311,15 @@ class SupplyController:
                 short[load.model] = list(fleet.short)
         for model in self._fleets.keys() - self.loads.keys():
             del self._fleets[model], self._due_s[model]
-        self.decision = FleetFigures(self.decision.number + 1, pools, unknown, short)
+        self._adviser.forget(self.loads)
+        self.decision = FleetFigures(
+            self.decision.number + 1,
+            pools,
+            unknown,
+            short,
+            spill=dict(self._adviser.spill),
+            split=dict(self._adviser.split),
+        )
         self.decided_s = now_s
         self._record()
         self._log_changes()
@@ -418,6 +433,18 @@ class SupplyController:
             if not self._has_write_failed:
                 self._log_event("warning", "supply_state_write_failed", error=str(error)[:MAX_ERROR_CHARS])
             self._has_write_failed = True
+
+    def _apply_spill(self, now_s: float) -> None:
+        """Let the shares of the last decision leave, where spill acts; without a recent decision none does."""
+        if self.config.policy.spill is not ControlMode.ACT:
+            return
+        fleet, groups = self._router.fleet, self._meter.groups
+        fleet.rank_pools({entry.name: entry.rank for entry in self._pools().values() if entry.rank})
+        figures = {} if self._is_old(now_s) else self.decision.spill
+        shares = {model: figure.share for model, figure in figures.items() if figure.share > 0}
+        served = {name for pod in fleet.pods for name in pod.models} if shares else set[str]()
+        by_name = {name: shares.get(groups.of(name) or name, 0.0) for name in served}
+        self._router.spill_shares = {name: share for name, share in by_name.items() if share}
 
     def _log_changes(self) -> None:
         before, self._logged = self._logged, {}
@@ -547,6 +574,7 @@ class SupplyController:
             "decision_age_s": None if self.decided_s is None else round(now_s - self.decided_s, 3),
             "short_tiers": {model: list(tiers) for model, tiers in self.decision.short.items()},
             "held": self._book.held(now_s, self._ready_models()),
+            **self.advice(),
             "pools": [
                 {
                     "model": each.model,
@@ -570,6 +598,22 @@ class SupplyController:
                 for each in self.decision.pools
             ],
             "history": self.history.view(prices),
+        }
+
+    def advice(self) -> dict[str, Any]:
+        """Return what is advised beside the number of engines, by model, as JSON values."""
+        decision = self.decision
+        return {
+            "spill": {
+                "mode": self.config.policy.spill.value,
+                "models": {
+                    model: {**asdict(figure), "missed": dict(figure.missed)} for model, figure in decision.spill.items()
+                },
+            },
+            "split": {
+                model: {**asdict(figure), "saving_per_hour": figure.colocated_per_hour - figure.split_per_hour}
+                for model, figure in decision.split.items()
+            },
         }
 
 

@@ -11,7 +11,15 @@ from msgspec import Struct
 from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.record import Outcome
 from gateway.pipeline.request_context import RequestContext
-from gateway.scaling.figures import MAX_REJECTED, MAX_TIERS, GatewayFigures, RejectedFigures, TierFigures
+from gateway.scaling.figures import (
+    MAX_REJECTED,
+    MAX_RESIDENCIES,
+    MAX_TIERS,
+    NO_SUMS,
+    GatewayFigures,
+    RejectedFigures,
+    TierFigures,
+)
 from routing.affinity import hashed_id
 from routing.blocks import Prompt
 from routing.cost import RunningMean
@@ -133,6 +141,8 @@ class DemandMeter:
         output_tokens = self.expected_output(key, request)
         figures.output_tokens += output_tokens
         figures.running += request.sequences
+        if request.regions is not None:
+            _add_resident(figures, request.regions, cold_tokens, output_tokens)
         self._admit(tenant or "", cold_tokens, output_tokens)
         if len(self._open) >= MAX_OPEN:
             self._end(self._open.popitem(last=False)[1])
@@ -254,6 +264,15 @@ class DemandMeter:
     def _end(self, opened: _Open) -> None:
         figures = self._tiers[opened.key]
         figures.running = max(0.0, figures.running - opened.sequences)
+
+
+def _add_resident(figures: TierFigures, regions: frozenset[str], prefill_tokens: float, output_tokens: float) -> None:
+    """Count work that residency bounds; that of further sets of regions is not counted apart."""
+    name = ",".join(sorted(regions))
+    known = figures.resident.get(name)
+    if known is not None or len(figures.resident) < MAX_RESIDENCIES:
+        requests, prefill, output = known or NO_SUMS
+        figures.resident[name] = requests + 1, prefill + prefill_tokens, output + output_tokens
 
 
 class MeteredAdmissionQueue(AdmissionQueue):

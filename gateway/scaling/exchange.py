@@ -10,10 +10,18 @@ from collections import deque
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from operator import add
 
 from msgspec import Struct
 
-from gateway.scaling.figures import GatewayFigures, RejectedFigures, TierFigures
+from gateway.scaling.figures import (
+    MAX_RESIDENCIES,
+    NO_SUMS,
+    GatewayFigures,
+    RejectedFigures,
+    TierFigures,
+    WorkSums,
+)
 from supply.load import OfferedWork, RejectedWork, count_rejected
 
 TierKey = tuple[str, str]
@@ -60,19 +68,32 @@ class TierRates(Struct, gc=False):
     answered: float = 0.0
     finished: float = 0.0
     met: float = 0.0
+    resident: dict[str, WorkSums] = {}
+    """By regions: the part of the placed work that residency bounds."""
 
     def add_difference(self, new: TierFigures, old: TierFigures) -> None:
         """Add what has grown between two figures; a sum that has fallen is of a gateway that began anew."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + max(0.0, getattr(new, name) - getattr(old, name)))
+        for regions, work in new.resident.items():
+            before = old.resident.get(regions, NO_SUMS)
+            self._add_resident(regions, (max(0.0, one - other) for one, other in zip(work, before, strict=True)))
 
     def add(self, other: TierRates) -> None:
         """Add the differences of another part of the window."""
         for name in SUMS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
+        for regions, work in other.resident.items():
+            self._add_resident(regions, work)
+
+    def _add_resident(self, regions: str, parts: Iterable[float]) -> None:
+        known = self.resident.get(regions)
+        if known is not None or len(self.resident) < MAX_RESIDENCIES:
+            requests, prefill, output = map(add, known or NO_SUMS, parts)
+            self.resident[regions] = requests, prefill, output
 
 
-SUMS = TierRates.__struct_fields__
+SUMS = tuple(name for name in TierRates.__struct_fields__ if name != "resident")
 
 
 @dataclass(slots=True)
@@ -268,4 +289,6 @@ NO_FIGURES = TierFigures("", "")
 
 def _copy(figures: TierFigures) -> TierFigures:
     """Return a copy: this gateway's own figures go on changing."""
-    return TierFigures(*(getattr(figures, name) for name in TierFigures.__struct_fields__))
+    copied = TierFigures(*(getattr(figures, name) for name in TierFigures.__struct_fields__))
+    copied.resident = dict(figures.resident)
+    return copied

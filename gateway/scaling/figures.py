@@ -12,8 +12,18 @@ from msgspec import Struct
 MAX_TIERS = 512
 """Models times tiers of one gateway's figures."""
 
+MAX_RESIDENCIES = 8
+"""Sets of regions by tier whose work is counted apart."""
+
 MAX_REJECTED = 256
 """Rejections in one message; further ones of the same second are not counted."""
+
+
+WorkSums = tuple[float, float, float]
+"""Requests, uncached prompt tokens, output tokens."""
+
+
+NO_SUMS: WorkSums = (0.0, 0.0, 0.0)
 
 
 class TierFigures(Struct, array_like=True, gc=False):
@@ -40,6 +50,8 @@ class TierFigures(Struct, array_like=True, gc=False):
     queued_prefill_tokens: float = 0.0
     queued_output_tokens: float = 0.0
     oldest_queued_s: float = 0.0
+    resident: dict[str, WorkSums] = {}
+    """Part of the placed work that residency bounds, by regions: sorted, with commas between them."""
 
 
 class RejectedFigures(Struct, array_like=True, frozen=True, gc=False):
@@ -92,6 +104,38 @@ class PoolFigure(Struct, array_like=True, frozen=True, gc=False):
     price_per_hour: float = 0.0
 
 
+class SpillFigure(Struct, array_like=True, frozen=True, gc=False):
+    """How much of a model's work leaves the pools of the lowest rank, and why; see `supply.preference`."""
+
+    share: float
+    reason: str
+    home: list[str] = []
+    beyond: list[str] = []
+    leaving: list[str] = []
+    missed: list[tuple[str, float]] = []
+
+
+class SplitFigure(Struct, array_like=True, frozen=True, gc=False):
+    """What separate prefill and decode engines would cost beside engines that do both; see `supply.split_advice`."""
+
+    verdict: str
+    colocated_pool: str
+    prefill_pool: str
+    decode_pool: str
+    """The pools whose kinds of engine are compared."""
+    colocated_engines: int
+    prefill_engines: int
+    decode_engines: int
+    colocated_per_hour: float
+    split_per_hour: float
+    colocated_per_million: float
+    split_per_million: float
+    prefill_s: float
+    decode_s: float
+    price_ratio: float
+    transfer_s: float
+
+
 class FleetFigures(Struct, array_like=True, tag=2, gc=False):
     """The decision of the gateway that decides, for all others to answer with."""
 
@@ -104,11 +148,15 @@ class FleetFigures(Struct, array_like=True, tag=2, gc=False):
     """Tiers whose objective the figures cannot keep, by model."""
     state: bytes = b""
     """What the next decision needs; empty where it has not been sent this time."""
+    spill: dict[str, SpillFigure] = {}
+    """By model; only models with pools of several ranks."""
+    split: dict[str, SplitFigure] = {}
+    """By model."""
 
 
 Message = GatewayFigures | FleetFigures
 
-TIER_FIGURES = tuple(name for name in TierFigures.__struct_fields__ if name not in {"model", "tier"})
+TIER_FIGURES = tuple(name for name in TierFigures.__struct_fields__ if name not in {"model", "tier", "resident"})
 
 MAX_FIGURE = 1e30
 """Above any sum."""
@@ -136,6 +184,11 @@ def _is_sane(figures: GatewayFigures) -> bool:
     return (
         0 <= figures.started_s <= MAX_FIGURE
         and all(0 <= getattr(each, name) <= MAX_FIGURE for each in figures.tiers for name in TIER_FIGURES)
+        and all(
+            len(each.resident) <= MAX_RESIDENCIES
+            and all(0 <= part <= MAX_FIGURE for work in each.resident.values() for part in work)
+            for each in figures.tiers
+        )
         and all(
             0 <= part <= MAX_FIGURE for each in figures.rejected for part in (each.prefill_tokens, each.output_tokens)
         )

@@ -10,6 +10,7 @@ from prometheus_client.registry import Collector
 from gateway.runtime.metric_families import Family
 from gateway.scaling.controller import SupplyController
 from gateway.scaling.external_scaler import ExternalScaler
+from supply.split_advice import SplitVerdict
 
 LABELS = ("model", "pool", "role")
 
@@ -31,6 +32,30 @@ class SupplyCollector(Collector):
         """`scaler`: None where this process has no listener."""
         self._controller = controller
         self._scaler = scaler
+
+    def _advice(self) -> Iterator[Family]:
+        """Return what is advised beside the number of engines, by model."""
+        decision = self._controller.decision
+        share = GaugeMetricFamily(
+            "hearth_spill_share_ratio",
+            "Share of the work that may leave the pools of the lowest rank, and has to, to keep all objectives.",
+            labels=("model",),
+        )
+        for model, spill in decision.spill.items():
+            share.add_metric((model,), spill.share)
+        cost = GaugeMetricFamily(
+            "hearth_split_cost_per_hour",
+            "Cost per hour of the cheapest engines for the present work, at equal objectives, by layout.",
+            labels=("model", "layout"),
+        )
+        advised = GaugeMetricFamily(
+            "hearth_split_advised", "1 where separate prefill and decode engines are advised.", labels=("model",)
+        )
+        for model, split in decision.split.items():
+            cost.add_metric((model, "colocated"), split.colocated_per_hour)
+            cost.add_metric((model, "split"), split.split_per_hour)
+            advised.add_metric((model,), float(split.verdict == SplitVerdict.SPLIT))
+        yield from (share, cost, advised)
 
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment. Where figures are held the gauges show the held count."""
@@ -62,6 +87,7 @@ class SupplyCollector(Collector):
         for model in sorted({each.model for each in controller.decision.pools}):
             known.add_metric((model,), float(is_current and model not in controller.decision.unknown))
         yield from (desired, needed, by_tier, known)
+        yield from self._advice()
         yield GaugeMetricFamily(
             "hearth_supply_missing_gateways", "Gateways whose figures are missing.", len(controller.missing())
         )

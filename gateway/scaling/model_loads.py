@@ -43,6 +43,7 @@ def model_loads(
     window_s, age_s = book.window_s(now_s), book.age_s(now_s)
     loads = []
     for model in sorted({key[0] for key in pools}):
+        regions = {pool.pool: pool.region for key, pool in pools.items() if key[0] == model}
         rejected = book.rejected(model, now_s, allowances(model))
         names = {key[1] for key in (*rates, *queued) if key[0] == model} | set(rejected)
         chosen = sorted(names, key=lambda name: (-tiers.get(name, DEFAULT_TIER).priority, name))[:MAX_TIERS_PER_MODEL]
@@ -58,6 +59,7 @@ def model_loads(
                         rejected.get(name, NO_WORK),
                         book.running.get((model, name), 0.0),
                         window_s,
+                        regions,
                     )
                     for name in chosen
                 ),
@@ -97,7 +99,9 @@ def _tier_load(
     rejected: OfferedWork,
     running: float,
     window_s: float,
+    regions: Mapping[str, str],
 ) -> TierLoad:
+    """Return the load of one tier. `regions`: the region of each pool of the model."""
     mean = rates.prefill_tokens / rates.requests if rates.requests else 0.0
     square = rates.prefill_squares / rates.requests if rates.requests else 0.0
     return TierLoad(
@@ -112,6 +116,13 @@ def _tier_load(
         prefill_scv=_within(square / (mean * mean) - 1) if mean > 0 and rates.requests >= MIN_ARRIVAL_SECONDS else 1.0,
         attained=rates.met / rates.finished if rates.finished else None,
         finished=rates.finished,
+        resident=tuple(
+            (
+                frozenset(pool for pool, region in regions.items() if region and region in names.split(",")),
+                OfferedWork(*sums).scaled(1 / window_s),
+            )
+            for names, sums in rates.resident.items()
+        ),
     )
 
 

@@ -166,6 +166,8 @@ class Placement:
         if usage is not None and decode_s is not None:
             tokens = usage.completion_tokens // self.request.sequences - 1
             state.costs.observe_decode(slot, running, tokens, decode_s)
+            if self.prefill is not None:
+                state.decode_pace.observe(slot, running, tokens, decode_s)
         if state.observers is not None:
             settlement = Settlement(usage, bool(shows_hits), grown, response_id, running, decode_s)
             state.observers.settled(self.request, self.charge, settlement)

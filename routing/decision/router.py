@@ -34,6 +34,7 @@ from routing.candidates import (
 from routing.cost import CostModel
 from routing.decision.placement import Placement
 from routing.eligible import MAX_FULLY_SCORED, EligibleEngines, shortlist
+from routing.facts import Role
 from routing.fleet import eligible_for
 from routing.observers import Report, report_nowhere
 from routing.pairing.pairing import CandidatePairs, Pairing, ScoredOptions
@@ -71,6 +72,7 @@ LOAD_SCORERS = frozenset(
         "prompt_length",
         "decode_role",
         "prefill_stall",
+        "role_drain",
         "constrained_decoding",
         "spill",
     }
@@ -242,6 +244,7 @@ class Router(RoutingState):
             prompts=eligible.prompts,
             spill_ranks=eligible.spill_ranks,
             distances_s=eligible.distances_s,
+            spill_share=self.spill_shares.get(request.model, 0.0) if eligible.spill_ranks else 0.0,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
             stalls_s=ledger.stalls_s(pick, now_s)
             if now_s < ledger.stalled_until_s or prompt_tokens > LONG_PROMPT_TOKENS
@@ -290,7 +293,12 @@ class Router(RoutingState):
         return None if slot is None else eligible.position_of.get(slot)
 
     def _weigh(self, request: Request, eligible: EligibleEngines, now_s: float) -> tuple[Candidates, ScoreTable]:
+        """Return the prefill engines of pairs as candidates, and their scores."""
         candidates = self._candidates(request, eligible, now_s, pairs=True)
+        handed_over = self.ledger.handed_over
+        streams = [handed_over[one.slot] if one.role is Role.PREFILL else 0 for one in candidates.engines]
+        if any(streams):
+            candidates.draining_streams = streams
         return candidates, self._score(request, candidates)
 
     def _charge_prefill(self, request: Request, pairs: CandidatePairs, at: int, now_s: float) -> PrefillPlacement:

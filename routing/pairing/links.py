@@ -60,6 +60,12 @@ def topology_keys(facts: PodFacts) -> tuple[tuple[str, ...] | None, ...]:
     return (("host", facts.host) if facts.host else None, rack, ("zone", zone) if zone else None, ())
 
 
+def nearest_link(one: PodFacts, other: PodFacts) -> Link:
+    """Return the nearest thing that two pods have in common."""
+    common = zip(Link, topology_keys(one), topology_keys(other), strict=True)
+    return next(link for link, here, there in common if here is not None and here == there)
+
+
 def bytes_per_s(link: Link, prefill: PodFacts, decode: PodFacts) -> float:
     """What a link should do, before any transfer was seen."""
     ends = (prefill, decode)
@@ -95,10 +101,47 @@ class LinkPenalty:
         return self.seconds * 0.5 ** ((now_s - self.at_s) / PENALTY_HALF_LIFE_S) if self.seconds else 0.0
 
 
+class TransfersUnderWay:
+    """Seconds for which transfers whose KV is computed occupy the network card of each engine, out and in apart.
+
+    An engine is taken to have a card of its own. Every slot listed has at least one transfer.
+    """
+
+    def __init__(self) -> None:
+        self._out: dict[int, tuple[int, float]] = {}
+        self._in: dict[int, tuple[int, float]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._out)
+
+    def begin(self, prefill: int, decode: int, seconds: float) -> None:
+        """Note that a transfer between two engines begins."""
+        for side, slot in ((self._out, prefill), (self._in, decode)):
+            count, held_s = side.get(slot, (0, 0.0))
+            side[slot] = count + 1, held_s + seconds
+
+    def end(self, prefill: int, decode: int, seconds: float) -> None:
+        """Note that it has come, or never will."""
+        for side, slot in ((self._out, prefill), (self._in, decode)):
+            count, held_s = side[slot]
+            if count == 1:
+                del side[slot]
+            else:
+                side[slot] = count - 1, held_s - seconds
+
+    def wait_s(self, prefill: int, decode: int, ready_s: float) -> float:
+        """Return the seconds that a transfer waits at the busier card when its KV is computed in `ready_s`."""
+        busy_s = max(
+            side[slot][1] if slot in side else 0.0 for side, slot in ((self._out, prefill), (self._in, decode))
+        )
+        return max(0.0, busy_s - ready_s)
+
+
 class TransferCosts:
     """What is known of all links. Kinds are few: links times connectors."""
 
     def __init__(self) -> None:
+        self.under_way = TransfersUnderWay()
         self._paces: dict[tuple[Link, str], _Pace] = {}
         self._distrusts: dict[int, LinkPenalty] = {}
 

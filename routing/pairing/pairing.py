@@ -269,7 +269,7 @@ class Pairing:
         """(Position of a decode engine, its best partner) for all that have one."""
         singles, prefill = weighed.singles, weighed.prefill
         totals = self._distrusted(prefill.engines, weighed.costs.totals, singles.now_s)
-        best = _best_of_circles(partners, prefill.engines, totals)
+        best, under_way = _best_of_circles(partners, prefill.engines, totals), self.transfers.under_way
         found = []
         for position, engine in enumerate(singles.engines):
             circles = partners.decoding.get(engine.slot)
@@ -285,6 +285,9 @@ class Pairing:
                 # A nearer circle's best may be another's best too: its link is the nearest they have.
                 again_s = singles.own_s[position]
                 transfer = self._transfer(request, partners, prefill.engines[at], engine, circle.link, tokens, again_s)
+                if under_way:
+                    ready_s = prefill.prefill_overhead_s[at] + prefill.ahead_s[at] + prefill.own_s[at]
+                    transfer = transfer.behind(under_way.wait_s(prefill.engines[at].slot, engine.slot, ready_s))
                 seconds = totals[at] + transfer.seconds
                 if seconds < min_s:
                     match, min_s = PartnerMatch(at, transfer), seconds

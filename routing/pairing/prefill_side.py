@@ -6,12 +6,13 @@ Ends with its placement at the latest. Time is an argument; how the legs are car
 from __future__ import annotations
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from routing.candidates import Prediction
 from routing.connectors.shape import Connector
 from routing.ledger import Charge
 from routing.observers import Settlement
-from routing.pairing.links import Link, TransferCosts
+from routing.pairing.links import FIXED_S, Link, TransferCosts
 from routing.pods import Engine
 from routing.prefix_index import CacheInsertion
 from routing.request import Request, Usage
@@ -28,11 +29,24 @@ class PredictedTransfer(Struct, frozen=True, gc=False):
     prior_s: float
     """By bytes and bandwidth alone."""
     seconds: float
-    """As learned."""
+    """As learned, behind what the engines' network cards have to transfer before."""
     timeout_s: float
     """Seconds after which the transfer counts as stalled."""
+    wait_s: float = 0.0
+    """Part of `seconds` for which it waits for the cards."""
     step_s: float = 0.0
     """Seconds at the decode engine beside it: the queue there, and a step."""
+
+    @property
+    def occupied_s(self) -> float:
+        """Return the seconds for which it occupies the cards: all but what is the same for any size."""
+        return (self.seconds - self.wait_s) * max(0.0, 1 - FIXED_S / self.prior_s)
+
+    def behind(self, wait_s: float) -> PredictedTransfer:
+        """Return the same transfer, which first waits for the cards."""
+        if not wait_s:
+            return self
+        return replace(self, seconds=self.seconds + wait_s, timeout_s=self.timeout_s + wait_s, wait_s=wait_s)
 
     @property
     def name(self) -> str:
@@ -55,6 +69,7 @@ class PrefillPlacement:
         "_charge",
         "_decode_slot",
         "_has_left",
+        "_is_under_way",
         "_state",
         "_trace",
         "_transfers",
@@ -98,6 +113,7 @@ class PrefillPlacement:
         self.handover: DecodeHandover | None = None
         self.cached_tokens: int | None = None
         """What the engine says it held of the prompt already."""
+        self._is_under_way = False
         self.transfer_s: float | None = None
         """From its answer to the first token of the decode engine."""
 
@@ -118,7 +134,8 @@ class PrefillPlacement:
         """The engine has computed the prompt. Learn what that took, and what it held before."""
         if self.done_s is not None or self._has_left:
             return
-        self.done_s = now_s
+        self.done_s, self._is_under_way = now_s, True
+        self._transfers.under_way.begin(self.engine.slot, self._decode_slot, self.transfer.occupied_s)
         state, predicted, slot = self._state, self.predicted, self.engine.slot
         took_s = now_s - self.placed_s
         state.ledger.prefill_done(self._charge, now_s)
@@ -142,7 +159,7 @@ class PrefillPlacement:
             transfer, slots = self.transfer, (self.engine.slot, self._decode_slot)
             self.transfer_s = now_s - self.done_s
             if transfer.tokens > 0:
-                moved_s = self.transfer_s - transfer.step_s
+                moved_s = self.transfer_s - transfer.step_s - transfer.wait_s
                 self._transfers.observe(transfer.link, transfer.name, transfer.prior_s, moved_s)
             self._transfers.clear_penalty(slots)
         self.release(now_s)
@@ -158,6 +175,8 @@ class PrefillPlacement:
             return
         self._has_left = True
         state = self._state
+        if self._is_under_way:
+            self._transfers.under_way.end(self.engine.slot, self._decode_slot, self.transfer.occupied_s)
         if self.done_s is None:
             state.index.retract(self._trace)
         state.ledger.release(self._charge, now_s)

@@ -34,23 +34,35 @@ class RoleTerms:
     """An engine keeps a role at least this long."""
     min_improvement: float = 0.1
     """By how much of itself the worst pressure must fall for one engine to move."""
-    min_pressure: float = 0.5
+    min_overload_improvement: float = 0.35
+    """The same where those that give the engine would then be short themselves."""
+    min_pressure: float = 0.8
     """Below this pressure no role changes."""
     max_prefill_utilization: float = 1.0
     """The share of its time that a prefill engine may compute; what has to wait too long counts beside it."""
+    max_decode_utilization: float = 0.9
+    """The share of the sequences within the TPOT objective that a decode engine may have."""
     max_changes_per_minute_ratio: float = 1.0
     """At most this share of the engines changes role within a minute; one always may."""
     min_prefill_engines: int = 1
     min_decode_engines: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("ttft_s", "tpot_s", "decay_s", "peak_decay_s", "max_prefill_utilization"):
+        for name in (
+            "ttft_s",
+            "tpot_s",
+            "decay_s",
+            "peak_decay_s",
+            "max_prefill_utilization",
+            "max_decode_utilization",
+        ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be > 0")
-        if self.min_role_s < 0 or not 0 < self.min_improvement < 1 or not 0 < self.max_changes_per_minute_ratio <= 1:
-            raise ValueError(
-                "min_role_s: must be >= 0; min_improvement, max_changes_per_minute_ratio: must be between 0 and 1"
-            )
+        for name in ("min_improvement", "min_overload_improvement"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name}: must be between 0 and 1")
+        if self.min_role_s < 0 or not 0 < self.max_changes_per_minute_ratio <= 1:
+            raise ValueError("min_role_s: must be >= 0; max_changes_per_minute_ratio: must be above 0, at most 1")
         if min(self.min_prefill_engines, self.min_decode_engines) < 1:
             raise ValueError("min_prefill_engines, min_decode_engines: must be >= 1")
 
@@ -140,7 +152,9 @@ class RoleBalancer:
         owed = sum(worker.owed_s for worker in workers)
         waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.decay_s
         coming = max(0.0, self._decode_growth) * self.terms.forecast_s
-        return EngineNeed(self._prefill_rate / self.terms.max_prefill_utilization + waits, self._decode + coming)
+        terms = self.terms
+        prefill, decode = self._prefill_rate / terms.max_prefill_utilization, self._decode + coming
+        return EngineNeed(prefill + waits, decode / terms.max_decode_utilization)
 
     def next_change(self, workers: Sequence[PoolEngine], need: EngineNeed, now_s: float) -> RoleChange | None:
         """The next role change; None where none is worth it."""
@@ -168,7 +182,9 @@ class RoleBalancer:
         now_s: float,
     ) -> RoleChange | None:
         min_engines = self.terms.min_decode_engines if role is Role.PREFILL else self.terms.min_prefill_engines
-        if len(givers) <= min_engines or max(then) > max(now) * (1 - self.terms.min_improvement):
+        left = then[1] if role is Role.PREFILL else then[0]
+        wanted = self.terms.min_improvement if left <= 1 else self.terms.min_overload_improvement
+        if len(givers) <= min_engines or max(then) > max(now) * (1 - wanted):
             return None
         free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_role_s]
         if not free:

@@ -19,6 +19,7 @@ ONE_NUMBER = {
     "newest_since_s",
     "session_at",
     "displaced_share",
+    "spill_share",
     "waited_s",
     "prefix",
     "engines_in_all",
@@ -31,7 +32,7 @@ ONE_NUMBER = {
 }
 OF_SOME = {
     *("holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s", "stalls_s", "spill_ranks"),
-    "token_excess_s",
+    *("token_excess_s", "draining_streams"),
 }
 
 

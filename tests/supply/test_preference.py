@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from supply.load import EngineSpeed, ModelLoad, PoolLoad, TierLoad
 from supply.policy import SupplyPolicy
 from supply.preference import SpillDecision, SpillMemory, SpillReason, order_pools, spill_decision
@@ -80,3 +82,31 @@ def test_without_another_pool_or_with_stale_figures_nothing_changes() -> None:
     decision, memory = decide_spill(stale, SpillMemory(0.5))
     assert decision.share == 0.5
     assert memory == SpillMemory(0.5)
+
+
+def resident(share: float) -> ModelLoad:
+    """Twice the load that home carries, of which a share may not leave."""
+    total = work(28)
+    tier = TierLoad(GOLD, total, resident=((frozenset({"home"}), total.scaled(share)),))
+    return ModelLoad("m", (tier,), (HOME, CLOUD))
+
+
+def test_resident_work_of_a_tier_stays_and_the_rest_makes_room() -> None:
+    """The more of it may not leave, the larger a share of the rest does; where all of it stays nothing leaves."""
+    none, _ = decide_spill(resident(0.0), SpillMemory())
+    some, _ = decide_spill(resident(0.3), SpillMemory())
+    everything, _ = decide_spill(resident(1.0), SpillMemory())
+    assert 0.2 < none.share < some.share < 1.0
+    assert some.leaving == ("gold",)
+    assert (everything.share, everything.leaving, everything.reason) == (0.0, (), SpillReason.RESIDENCY)
+    assert [tier for tier, _ in some.missed] == ["gold"]
+
+
+def test_a_tier_in_parts_is_the_tier() -> None:
+    """Work is divided, not changed; a tier without resident work is one part."""
+    (tier,) = resident(0.3).tiers
+    kept, free = tier.by_residency()
+    assert (kept.offered + free.offered).prefill_tokens == pytest.approx(tier.offered.prefill_tokens)
+    assert kept.offered.requests == pytest.approx(0.3 * tier.offered.requests)
+    assert (kept.pools, free.pools) == (frozenset({"home"}), None)
+    assert TierLoad(GOLD, work(1)).by_residency() == [TierLoad(GOLD, work(1))]

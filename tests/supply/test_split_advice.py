@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from supply.load import EngineSpeed, TierLoad
-from supply.split_advice import KvTransfer, PricedEngine, SplitAdvice, SplitVerdict, advise_split
+from supply.split_advice import KvTransfer, PricedEngine, SplitAdvice, SplitVerdict, advise_split, choose_split
 from tests.supply.builders import GOLD, work
 
 TODAY = PricedEngine(EngineSpeed(kind="large"), 4.0)
@@ -59,3 +59,15 @@ def test_no_traffic_is_no_advice() -> None:
     found = advise_split([], TODAY, TODAY, CHEAP_DECODE, FAST)
     assert found.verdict is SplitVerdict.NO_TRAFFIC
     assert found.saving == 0.0
+
+
+def test_each_kind_of_work_gets_the_engines_that_do_it_cheapest() -> None:
+    """The large kind prefills, the one with memory decodes; which of them would do both costs the more."""
+    kinds = {"large": TODAY, "memory": CHEAP_DECODE}
+    tiers = [TierLoad(GOLD, work(200, 2_000, 600))]
+    choice = choose_split(tiers, kinds, FAST)
+    assert (choice.prefill, choice.decode) == ("large", "memory")
+    costs = {
+        name: advise_split(tiers, kind, TODAY, CHEAP_DECODE, FAST).colocated_per_hour for name, kind in kinds.items()
+    }
+    assert costs[choice.colocated] == min(costs.values()) == choice.advice.colocated_per_hour

@@ -100,6 +100,8 @@ class PageParts:
     started_s: float
     doctor: Doctor | None = None
     """Diagnosis of the fleet; None where it is off, or in another worker."""
+    advice: Callable[[], dict[str, Any]] | None = None
+    """Returns what supply decisions advise beside the number of engines; None where they are off."""
 
     @property
     def epoch(self) -> str:
@@ -249,6 +251,7 @@ def _show_overview(view: PageParts) -> dict[str, Any]:
             for each in view.queued()
         ],
         "peers": _show_peers(view, now_s),
+        "advice": view.advice() if view.advice is not None else {},
         "findings": []
         if view.doctor is None
         else [*islice(brief_findings(view.doctor.diagnosis.findings, MAX_FINDING_PODS), MAX_FINDINGS)],

@@ -17,6 +17,7 @@ from gateway.commands.scale import (
     CommandRunner,
     add_flags,
     follow,
+    format_advice,
     format_days,
     format_scale,
     format_terms,
@@ -53,6 +54,8 @@ def view(*pools: dict[str, Any], **more: Any) -> dict[str, Any]:
         "held": {},
         "pools": list(pools),
         "history": [],
+        "spill": {"mode": "advise", "models": {}},
+        "split": {},
         **more,
     }
 
@@ -226,3 +229,40 @@ def test_after_a_failure_the_figure_of_before_is_set_again(tmp_path: Path) -> No
             runner.look(view(pool(desired=desired)))
             finish(runner)
     assert out.read_text() == "353"
+
+
+def test_spill_and_split_are_shown_in_money_and_share() -> None:
+    """One line each in the table, and their reasons with --explain."""
+    spill = {
+        "share": 0.25,
+        "reason": "overload",
+        "home": ["h100"],
+        "beyond": ["cloud"],
+        "leaving": ["gold"],
+        "missed": {"gold": 0.4},
+    }
+    split = {
+        "verdict": "split",
+        "colocated_pool": "h100",
+        "prefill_pool": "h100",
+        "decode_pool": "l40s",
+        "colocated_engines": 20,
+        "prefill_engines": 8,
+        "decode_engines": 10,
+        "colocated_per_hour": 80.0,
+        "split_per_hour": 50.0,
+        "colocated_per_million": 0.4,
+        "split_per_million": 0.25,
+        "prefill_s": 7.5,
+        "decode_s": 9.0,
+        "price_ratio": 0.6,
+        "transfer_s": 0.012,
+        "saving_per_hour": 30.0,
+    }
+    seen = view(pool(), spill={"mode": "act", "models": {"qwen": spill}}, split={"qwen": split})
+    table, reasons = format_scale(seen), format_advice(seen)
+    assert "spill (act), qwen: 25 % of gold to cloud, overload" in table
+    assert "separate prefill and decode, qwen: split, 50.00 per hour instead of 80.00" in table
+    assert "missed there without spill, gold: 0.400" in reasons
+    assert "8 of h100 and 10 of l40s, 50.00 per hour, 0.250 per million tokens" in reasons
+    assert "gain at the same objectives: 30.00 per hour; transfer of the mean prompt: 12.0 ms" in reasons

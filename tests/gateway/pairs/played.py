@@ -135,7 +135,9 @@ class Ground:
             wall_clock=lambda: 1.8e9,
             draw=lambda: 0.5,
             limits=AttemptLimits(),
-            run_pair=PairTransport(self.router.fleet, clock=loop.time, engine_ids=KnownIds()).run_attempt,
+            run_pair=PairTransport(
+                self.router.fleet, self.router.ledger, clock=loop.time, engine_ids=KnownIds()
+            ).run_attempt,
         )
 
     @property

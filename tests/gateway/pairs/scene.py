@@ -106,7 +106,7 @@ async def a_scene(
             draw=lambda: 0.0,
             limits=AttemptLimits(),
             run_pair=PairTransport(
-                router.fleet, clock=loop.time, engine_ids=BootstrapServers(session, loop.time)
+                router.fleet, router.ledger, clock=loop.time, engine_ids=BootstrapServers(session, loop.time)
             ).run_attempt,
         )
         timeouts = Timeouts(upstream_connect_s=PATIENCE_S)

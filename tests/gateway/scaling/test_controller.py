@@ -35,6 +35,7 @@ from supply.desired import desired_engines
 from supply.load import ModelLoad
 from supply.policy import ControlMode, GuardRails, SupplyPolicy
 from supply.state import PoolMemory, SupplyState, TierMemory, decode_state, encode_state
+from tenancy.objective import Tier
 from tests.routing.engines import ask, place
 
 RAILS = GuardRails(min_engines=0, max_engines=4, max_step_per_minute=10, engine_hours_per_day=96)
@@ -92,6 +93,7 @@ class Gateway:
         self.wire = Wire(number, gateways)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.is_settled = True
+        self.tiers: dict[str, Tier] = {}
         self.pools = {"h100": PoolEntry("h100", 2.0, "m", start_s=START_S)}
         self.controller = SupplyController(
             SupplyConfig(policy, state_file=state_file),
@@ -99,7 +101,7 @@ class Gateway:
             self.room,
             make_quota_enforcer(self.router, {}, lambda: False, clock=loop.time, draw=lambda: 0.5),
             pools=lambda: self.pools,
-            tiers=dict,
+            tiers=lambda: self.tiers,
             clock=loop.time,
             wall_clock=lambda: 1_800_000_000.0 + loop.time(),
             is_settled=lambda: self.is_settled,
@@ -112,9 +114,9 @@ class Gateway:
             self.add_pod(at)
         self.running = asyncio.create_task(self.controller.run())
 
-    def add_pod(self, number: int, state: PodState = PodState.READY) -> None:
+    def add_pod(self, number: int, state: PodState = PodState.READY, pool: str = "h100") -> None:
         url = f"http://p{number}"
-        self.router.put_pod(Pod(url, state, frozenset({"m"}), pool="h100", ready_since_s=-1e6))
+        self.router.put_pod(Pod(url, state, frozenset({"m"}), pool=pool, ready_since_s=-1e6))
         self.router.reshape_pod(url, [EngineShape(kv_tokens=100_000)])
 
     def desired(self, target: ScalerTarget = H100) -> int:
@@ -581,5 +583,73 @@ def test_further_requests_for_engines_that_are_coming_wake_nothing() -> None:
             gateway.controller.needed("m")
             await asyncio.sleep(0.05)
         assert gateway.controller.decision.number <= number + 2
+
+    played(play)
+
+
+CLOUD = PoolEntry("cloud", 6.0, "m", rank=1, region="us")
+GOLD_TIERS = {"default": Tier("default", ttft_s=2.0, tpot_s=0.05)}
+
+
+def with_cloud(number: int, gateways: list[Gateway], mode: ControlMode) -> Gateway:
+    """A gateway with one engine on premises and one in a cloud."""
+    made = Gateway(number, gateways, replace(POLICY, spill=mode))
+    made.tiers = GOLD_TIERS
+    made.pools["cloud"] = CLOUD
+    made.add_pod(9, pool="cloud")
+    return made
+
+
+@pytest.mark.parametrize("mode", [ControlMode.ACT, ControlMode.ADVISE, ControlMode.OFF])
+def test_work_leaves_an_overloaded_first_pool_only_where_spill_acts(mode: ControlMode) -> None:
+    """All gateways alike; it is shown where it is advised, and taken back when home carries the work again."""
+
+    async def play(gateways: list[Gateway]) -> None:
+        first, second = with_cloud(1, gateways, mode), with_cloud(2, gateways, mode)
+        for second_of in range(20):
+            for number in range(2):  # 2 x 20,000 tokens a second: three times what an engine prefills.
+                first.serve(100 * second_of + number)
+            await asyncio.sleep(1.0)
+        shares = first.router.spill_shares, second.router.spill_shares
+        shown = first.controller.view()["spill"]
+        if mode is ControlMode.OFF:
+            assert shown == {"mode": "off", "models": {}}
+        else:
+            assert shown["models"]["m"]["share"] > 0.3
+            assert shown["models"]["m"]["beyond"] == ["cloud"]
+            assert first.controller.decision.spill == second.controller.decision.spill
+        if mode is ControlMode.ACT:
+            assert shares[0] == shares[1] == {"m": shown["models"]["m"]["share"]}
+            assert first.router.fleet.pool_ranks == {"cloud": 1}
+        else:
+            assert shares == ({}, {})
+            assert not first.router.fleet.pool_ranks
+        await asyncio.sleep(400.0)
+        assert first.router.spill_shares == second.router.spill_shares == {}
+
+    played(play)
+
+
+def test_a_split_is_judged_in_money_and_shown() -> None:
+    """By view and metrics, also of a gateway that follows."""
+
+    async def play(gateways: list[Gateway]) -> None:
+        first, second = Gateway(1, gateways), Gateway(2, gateways)
+        first.tiers = second.tiers = GOLD_TIERS
+        for number in range(90):
+            first.serve(number)
+            await asyncio.sleep(1.0)
+        split = second.controller.view()["split"]["m"]
+        assert split["verdict"] == "too_small"
+        assert split["colocated_per_hour"] == split["colocated_engines"] * first.pools["h100"].cost_per_engine_hour > 0
+        assert split["saving_per_hour"] == split["colocated_per_hour"] - split["split_per_hour"]
+        samples = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in SupplyCollector(second.controller, None).collect()
+            for sample in family.samples
+        }
+        assert samples["hearth_split_cost_per_hour", "m", "colocated"] == split["colocated_per_hour"]
+        assert samples["hearth_split_cost_per_hour", "m", "split"] == split["split_per_hour"]
+        assert samples["hearth_split_advised", "m"] == 0.0
 
     played(play)

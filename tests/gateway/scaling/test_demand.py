@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from gateway.pipeline.record import Outcome
 from gateway.scaling.demand import DemandMeter, fingerprint_of
-from gateway.scaling.figures import MAX_TIERS, TierFigures
+from gateway.scaling.figures import MAX_RESIDENCIES, MAX_TIERS, TierFigures
 from routing.blocks import Prompt
 from routing.decision.placement import Placement
 from routing.decision.router import Router
@@ -136,3 +136,16 @@ def test_invented_models_make_no_figures() -> None:
     meter.on_outcome(Outcome(id="r", model="asleep", reason=Reason.NO_POD_READY, prompt=Prompt((), (), 8)))
     (rejected,) = meter.take({}, {}).rejected
     assert (rejected.model, rejected.is_without_pod) == ("asleep", True)
+
+
+def test_work_that_residency_bounds_is_counted_apart() -> None:
+    """By the set of regions, and a bounded number of sets; other work is not."""
+    router, meter, _ = metered()
+    count(meter, router, ask())
+    for number in range(2 * MAX_RESIDENCIES):
+        bound = replace(ask(), id=f"r{number}", regions=frozenset({f"r{number % (MAX_RESIDENCIES + 3)}", "a"}))
+        meter.placed(bound, "acme", "gold", place(router, replace(bound, regions=None), now_s=0.0))
+    figures = gold(meter)
+    assert len(figures.resident) == MAX_RESIDENCIES
+    assert figures.resident["a,r0"][0] == 2.0
+    assert sum(sums[0] for sums in figures.resident.values()) < figures.requests

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.scaling.exchange import FRESH_S, MISSING_S, WINDOW_S, FigureBook
 from gateway.scaling.figures import (
+    MAX_RESIDENCIES,
     FleetFigures,
     GatewayFigures,
     PoolFigure,
@@ -190,3 +191,18 @@ def test_figures_that_cannot_be_are_not_taken(value: float) -> None:
         GatewayFigures(started_s=value),
     ):
         assert decode(encode(broken)) is None
+
+
+def test_resident_work_is_a_difference_too() -> None:
+    """Of all gateways; one that reports too many sets of regions, or no numbers, is not read."""
+    book = FigureBook()
+    for second in range(5):
+        for replica in (1, 2):
+            tier = TierFigures("m", "gold", requests=2.0 * second, resident={"eu": (1.0 * second, 100.0 * second, 0.0)})
+            book.take(replica, GatewayFigures([tier]), float(second))
+    rates = book.rates()["m", "gold"]
+    assert rates.resident == {"eu": (8.0, 800.0, 0.0)}
+    assert rates.requests == 16.0
+    many = {str(number): (0.0, 0.0, 0.0) for number in range(MAX_RESIDENCIES + 1)}
+    assert decode(encode(GatewayFigures([TierFigures("m", "gold", resident=many)]))) is None
+    assert decode(encode(GatewayFigures([TierFigures("m", "gold", resident={"eu": (nan, 0.0, 0.0)})]))) is None

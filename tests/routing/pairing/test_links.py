@@ -5,13 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from routing.facts import PodFacts
-from routing.pairing.links import MIN_TIMEOUT_S, Link, TransferCosts, bytes_per_s, topology_keys
-
-
-def nearest(one: PodFacts, other: PodFacts) -> Link:
-    """The first link by which two pods are joined."""
-    pairs = zip(Link, topology_keys(one), topology_keys(other), strict=True)
-    return next(link for link, here, there in pairs if here is not None and here == there)
+from routing.pairing.links import MIN_TIMEOUT_S, Link, TransferCosts, TransfersUnderWay, bytes_per_s, nearest_link
 
 
 @pytest.mark.parametrize(
@@ -26,7 +20,7 @@ def nearest(one: PodFacts, other: PodFacts) -> Link:
 )
 def test_pods_are_as_near_as_what_they_have_in_common(other: PodFacts, link: Link) -> None:
     """A rack's name counts within its zone; what nobody has said is far."""
-    assert nearest(PodFacts(host="a", rack="1", zone="z"), other) is link
+    assert nearest_link(PodFacts(host="a", rack="1", zone="z"), other) is link
 
 
 def test_pods_that_report_their_hardware_are_believed() -> None:
@@ -66,3 +60,19 @@ def test_distrust_fades_and_ends_with_the_next_that_comes() -> None:
     transfers.clear_penalty((1, 3))
     assert transfers.penalty_s(1, 130.0) == 0.0
     assert transfers.has_penalties
+
+
+def test_a_transfer_waits_for_the_busier_card() -> None:
+    """Beyond the time in which its KV is computed; out and in are apart, and nothing stays of what has ended."""
+    under_way = TransfersUnderWay()
+    assert not under_way
+    under_way.begin(0, 5, 2.0)
+    under_way.begin(0, 6, 1.0)
+    assert under_way.wait_s(0, 7, 0.5) == 2.5
+    assert under_way.wait_s(1, 5, 0.5) == 1.5
+    assert under_way.wait_s(5, 0, 0.0) == 0.0
+    assert under_way.wait_s(0, 5, 9.0) == 0.0
+    under_way.end(0, 6, 1.0)
+    assert under_way.wait_s(0, 7, 0.0) == 2.0
+    under_way.end(0, 5, 2.0)
+    assert not under_way

@@ -330,3 +330,34 @@ def test_a_router_that_keeps_roles_prefills_nothing_on_decode_engines(*, keeps_r
     assert engine is not None
     router.ledger.charge(engine.slot, prefill_tokens=400_000, prefill_s=60.0, kv_tokens=100, sequences=1, now_s=0.0)
     assert (place(router, long()).prefill is not None) == keeps_roles
+
+
+def test_transfers_under_way_queue_at_their_cards() -> None:
+    """KV on its way to both decode engines delays that of a third prompt; KV that is not computed yet does not."""
+    router = split_fleet(3, 2, replace(NIXL, kv_bytes_per_token=10_000_000, nic_gbit_s=400))
+    for url in ("http://d3", "http://d4"):
+        busy(router, url, 400)
+    first, second = place(router, cold(0)), place(router, cold(1))
+    assert first.prefill is not None
+    assert second.prefill is not None
+    assert first.prefill.transfer.wait_s == second.prefill.transfer.wait_s == 0.0
+    first.prefill.prefill_done(None, 1.5)
+    other = place(router, cold(2), now_s=1.5)
+    assert other.engine is not first.engine
+    assert other.prefill is not None
+    assert other.prefill.transfer.wait_s == 0.0
+    second.prefill.prefill_done(None, 1.5)
+    other.prefill.prefill_done(None, 1.5)
+    third = place(router, cold(3), now_s=1.5)
+    assert third.prefill is not None
+    assert third.prefill.transfer.wait_s > 0.1
+    for one in (first, second, other, third):
+        one.release(9.0)
+    assert not router.transfers.under_way
+
+
+def cold(number: int) -> Request:
+    """A long request whose prompt no engine holds."""
+    return structs.replace(
+        long(), id=f"other-{number}", prompt=Prompt((number + 7_000,), range(16_000, 16_001), 16_000)
+    )

@@ -66,6 +66,13 @@ def test_no_one_is_helped_back() -> None:
             assert back is None or back.role is change.role
 
 
+def test_help_that_leaves_the_helpers_short_must_help_much() -> None:
+    """Of three decoding engines with work for 2.5 none goes for a sixth of the worst pressure, one for a third."""
+    assert requested(workers(5, 3), EngineNeed(9.0, 2.5)) is None
+    assert requested(workers(5, 3), EngineNeed(9.0, 1.9)) is not None
+    assert requested(workers(1, 7), EngineNeed(9.0, 6.5)) is not None
+
+
 def test_the_last_of_a_kind_stays() -> None:
     """However hard pressed the others are."""
     assert requested(workers(7, 1), EngineNeed(50.0, 0.1)) is None
@@ -110,7 +117,8 @@ def test_a_draining_engine_bears_its_own_decodes() -> None:
     stays = PoolEngine("d", Role.DECODE, 0.0, decoding=10, decode_load=0.5, decode_need=0.75)
     leaves = PoolEngine("leaving", Role.PREFILL, 0.0, decoding=10, decode_load=0.9, decode_need=0.95)
     assert leaves.is_draining
-    assert RoleBalancer(TERMS).observe([stays, leaves], 0.0, 0.0).decode == 0.75
+    decode = RoleBalancer(TERMS).observe([stays, leaves], 0.0, 0.0).decode
+    assert decode == pytest.approx(0.75 / TERMS.max_decode_utilization)
 
 
 def test_need_follows_what_is_requested() -> None:
@@ -173,6 +181,7 @@ def test_full_engines_need_what_they_hold() -> None:
     [
         {"ttft_s": 0},
         {"min_improvement": 1.5},
+        {"min_overload_improvement": 0.0},
         {"max_changes_per_minute_ratio": 0},
         {"min_decode_engines": 0},
         {"min_role_s": -1},
