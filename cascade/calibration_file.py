@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from math import inf, isnan
 
+from cascade.signals.combination import SignalCombination
+
 
 class SignalStage(StrEnum):
     """When a signal is known."""
@@ -156,6 +158,8 @@ class CalibrationFile:
     """Whether the guarantee is made. If not, nothing is kept: the largest model answers."""
     reference: tuple[ReferenceOutcomes, ...] = ()
     """What drift is compared with; empty in files written before there was one."""
+    combinations: tuple[SignalCombination, ...] = ()
+    """By model but the largest, where the signal is `combined`."""
 
     def threshold_for(self, index: int, bucket: str) -> AcceptanceThreshold | None:
         """Return the threshold of a model's answers in a bucket; None where none was calibrated: none is accepted."""

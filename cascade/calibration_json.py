@@ -24,6 +24,7 @@ from cascade.calibration_file import (
     SignalStage,
 )
 from cascade.loss_bound import min_examples
+from cascade.signals.combination import COMBINED, COMBINED_INPUTS, SignalCombination
 
 VERSION = 1
 
@@ -40,11 +41,13 @@ MAX_THRESHOLDS = 1_024
 """A request looks through all of them."""
 
 FIELD_NAMES = {
-    "": frozenset({"version", "models", "signal", "stage", "promise", "evidence", "cuts", "is_promised", "reference"}),
+    "": frozenset({"version", "models", "signal", "stage", "promise", "evidence", "cuts", "is_promised", "reference"})
+    | {"combinations"},
     "promise": frozenset(field.name for field in fields(QualityGuarantee)),
     "evidence": frozenset(field.name for field in fields(CalibrationEvidence)),
     "cut": frozenset(field.name for field in fields(AcceptanceThreshold)),
     "map": frozenset(field.name for field in fields(BenefitCurve)),
+    "combination": frozenset(field.name for field in fields(SignalCombination)),
     "reference": frozenset(field.name for field in fields(ReferenceOutcomes)),
 }
 
@@ -61,6 +64,8 @@ def write_calibration_file(file: CalibrationFile) -> bytes:
     """Readable JSON; the same file gives the same bytes."""
     cuts = [{**asdict(cut), "threshold": None if cut.threshold == inf else cut.threshold} for cut in file.cuts]
     body = {"version": VERSION, **asdict(file), "cuts": cuts}
+    if not file.combinations:  # An older gateway rejects the key.
+        del body["combinations"]
     return (json.dumps(body, indent=1, allow_nan=False) + "\n").encode()
 
 
@@ -112,7 +117,10 @@ class _Reader:
             cuts=tuple(self.cuts(body, len(models) - 1)),
             is_promised=self.truth(body.get("is_promised", False), "is_promised"),
             reference=tuple(self.reference(body, len(models) - 1)),
+            combinations=tuple(self.combinations(body)),
         )
+        if len(found.combinations) != (len(models) - 1) * (found.signal == COMBINED):
+            self.fault("combinations", f"must be one for each rung below the top where the signal is `{COMBINED}`")
         if found.is_promised:
             self._bear_out(found)
         return found
@@ -218,6 +226,29 @@ class _Reader:
                 self.fault(path, f"rung {index} and comparison `{comparison}` stand twice")
             seen.add((index, found.comparison))
             yield found
+
+    def combinations(self, body: Mapping[str, object]) -> Iterator[SignalCombination]:
+        """Yield the combinations of signals, by model."""
+        for at, item in enumerate(self.items(body, "combinations")[:MAX_THRESHOLDS]):
+            path = f"combinations[{at}]"
+            entry = self.mapping(item, path, FIELD_NAMES["combination"])
+            inputs = tuple(
+                self.text(name, f"{path}.inputs[{place}]")
+                for place, name in enumerate(self.items(entry, "inputs", path))
+            )
+            if unknown := [name for name in inputs if name not in COMBINED_INPUTS]:
+                self.fault(f"{path}.inputs", f"must be of {', '.join(COMBINED_INPUTS)}, found `{unknown[0]}`")
+            weights, means = (
+                tuple(
+                    self.number(number, f"{path}.{name}[{place}]")
+                    for place, number in enumerate(self.items(entry, name, path))
+                )
+                for name in ("weights", "means")
+            )
+            if not len(inputs) == len(weights) == len(means):
+                self.fault(path, "must have as many weights and means as inputs")
+                continue
+            yield SignalCombination(inputs, weights, means, self.number(entry.get("intercept"), f"{path}.intercept"))
 
     def map(self, body: Mapping[str, object], path: str) -> BenefitCurve:
         signals, benefits = (

@@ -11,6 +11,7 @@ from math import inf
 
 from cascade.calibration_file import ANY_BUCKET, AcceptanceThreshold, CalibrationFile, SignalStage
 from cascade.models import EASE
+from cascade.signals.combination import COMBINED
 from cascade.signals.tokens import SIGNAL_RANGES, SIGNALS
 from cascade.tasks import TaskBucket
 
@@ -19,11 +20,13 @@ COMPUTED_BUCKETS = frozenset(bucket.value for bucket in TaskBucket)
 
 def signals_at(stage: SignalStage) -> tuple[str, ...]:
     """Return the signals that the gateway computes at this stage, by name."""
-    return (EASE,) if stage is SignalStage.PROMPT else SIGNALS
+    return (EASE,) if stage is SignalStage.PROMPT else (*SIGNALS, COMBINED)
 
 
 def signal_range(signal: str) -> tuple[float, float]:
     """Return the least and the greatest value that a signal can have; -inf and inf where it is unknown."""
+    if signal == COMBINED:
+        return (0.0, 1.0)
     return (-inf, 0.0) if signal == EASE else SIGNAL_RANGES.get(signal, (-inf, inf))
 
 

@@ -18,7 +18,8 @@ from cascade.calibration_file import AnswerVerdict, CalibrationFile, SignalStage
 from cascade.logprobs import LogprobFilter
 from cascade.record import KEPT_FOR_ESCALATION_LIMIT
 from cascade.signals.answer_checks import NO_SCHEMA, CompleteAnswer, answer_faults
-from cascade.signals.tokens import TokenLogprobs, read_signals
+from cascade.signals.combination import input_values
+from cascade.signals.tokens import TokenLogprobs, TokenSignals, read_signals
 
 
 class JudgingTrigger(StrEnum):
@@ -150,6 +151,8 @@ class ModelJudge:
         self.verdict: AnswerVerdict | None = None
         self.moment: JudgingTrigger | None = None
         self.signal: float | None = None
+        self.signal_parts: dict[str, float] | None = None
+        """What each input adds to a combined signal; None for any other."""
         self.faults: tuple[str, ...] = ()
         self.tokens = 0
         self.override_reason: str | None = None
@@ -185,8 +188,15 @@ class ModelJudge:
         if file.stage is SignalStage.PROMPT:
             return AnswerVerdict.KEEP  # The prompt was judged before the model was called.
         tokens = self._tokens(evidence, file.stage)
-        self.signal = read_signals(tokens).value_of(file.signal) if tokens else None
+        self.signal = self._signal(file, read_signals(tokens)) if tokens else None
         return judge_signal(file, standard.model_index, standard.bucket, self.signal, draw=standard.draw)
+
+    def _signal(self, file: CalibrationFile, signals: TokenSignals) -> float:
+        if not file.combinations:
+            return signals.value_of(file.signal)
+        combination, values = file.combinations[self._standard.model_index], input_values(signals)
+        self.signal_parts = combination.parts(values)
+        return combination.value(values)
 
     def _tokens(self, evidence: AnswerEvidence, stage: SignalStage) -> list[TokenLogprobs]:
         """Return the tokens that the calibration's signal is computed from."""

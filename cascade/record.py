@@ -36,6 +36,13 @@ class CascadeStep(Struct, frozen=True):
     holdback_s: float = 0.0
 
 
+class ExplainedStep(CascadeStep, frozen=True, kw_only=True):
+    """One model that was called, whose answer was judged by a combined signal."""
+
+    signal_parts: dict[str, float]
+    """What each input adds to the sum of which the signal is the logistic function."""
+
+
 class CascadeResult(Struct, frozen=True):
     """What a cascade did for one request. Costs are in the currency of the prices."""
 

@@ -179,7 +179,7 @@ class CollectedRow:
     def _entry(self, index: int, signals: TokenSignals, *, is_next_largest: bool) -> dict[str, Any]:
         entry: dict[str, Any] = {}
         if signals.tokens:
-            entry |= {name: round(signals.value_of(name), 6) for name in SIGNALS}
+            entry |= {name: round(signals.value_of(name), 6) for name in SIGNALS} | {"tokens": signals.tokens}
         if self.losses and (loss := self.losses[index]) is not None:
             entry["loss"] = loss
         verdict = self.verdicts[index] if self.verdicts else None

@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import inf
 
 from cascade.calibration.calibrate import CalibrationResult
-from cascade.calibration.examples import Example, LabelSummary
+from cascade.calibration.examples import AnswerPricing, Example, LabelledExamples, LabelSummary, examples_of
 from cascade.calibration.labelling import MIN_AUDIT, LabelSource
 from cascade.calibration.replay import ReplayResult, replay
 from cascade.calibration.signal_quality import Interval, dependent_examples, share_interval, signal_quality
 from cascade.calibration.thresholds import EvaluatedRule
 from cascade.calibration_file import ANY_BUCKET, AcceptanceThreshold, CalibrationFile, Comparison
 from cascade.drift import DriftController
+from cascade.signals.combination import COMBINED, SignalCombination
 
 
 def describe_calibration(file: CalibrationFile) -> str:
@@ -112,6 +113,30 @@ def describe_signal(file: CalibrationFile, examples: Sequence[Example]) -> str:
         )
         rows.append(("warning", warning))
     return _table(rows)
+
+
+def describe_combinations(
+    single: LabelledExamples, combined: LabelledExamples, combinations: Sequence[SignalCombination]
+) -> str:
+    """Return as text what each combination adds up, and how it does beside the best single signal of the same rows."""
+    rows = [("combined", f"fitted on rows of their own; {len(combined.rows):,} others are tested")]
+    for index, (model, combination) in enumerate(zip(single.models, combinations, strict=False)):
+        weights = zip(combination.inputs, combination.weights, strict=True)
+        rows.append((f"of {model}", ", ".join(f"{name} {weight:+.3g}" for name, weight in weights)))
+        alone = single.default_signal()
+        own, other = (
+            signal_quality(examples_of(rows_of, name, AnswerPricing()), index).auroc
+            for rows_of, name in ((combined, COMBINED), (single, alone))
+        )
+        words = f"{_auroc(own)}; `{alone}` alone {_auroc(other)}"
+        if own.value - other.value < (other.high - other.low) / 4:
+            words += f": IT DOES NOT PAY here; use --signal {alone}, which needs no rows for a fit"
+        rows.append((f"AUROC {model}", words))
+    return _table(rows)
+
+
+def _auroc(interval: Interval) -> str:
+    return f"{interval.value:.3f} ({interval.low:.3f} to {interval.high:.3f})"
 
 
 def _drift(file: CalibrationFile) -> Iterator[str]:

@@ -9,13 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from cascade.calibration_file import CalibrationFile, SignalStage
 from cascade.judging import AnswerJudge, HoldbackSettings, JudgingStandard, ModelJudge
 from cascade.logprobs import LOGPROB_APIS, LogprobFilter
 from cascade.models import Cascade
-from cascade.record import ESCALATED, FAILED, KEPT, UNJUDGED, CascadeResult, CascadeStep, answering_step_of
+from cascade.record import (
+    ESCALATED,
+    FAILED,
+    KEPT,
+    UNJUDGED,
+    CascadeResult,
+    CascadeStep,
+    ExplainedStep,
+    answering_step_of,
+)
 from gateway.cascades.constraints import CascadeConstraints, EscalationLimiter
 from gateway.cascades.features import CascadeRequestFeatures
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus, rejection_for
@@ -126,6 +135,9 @@ class CascadeSteps:
             cost=self._plan.cost(at, usage),
             holdback_s=held_s,
         )
+        if judge is not None and judge.signal_parts is not None:
+            parts = {name: round(part, 4) for name, part in judge.signal_parts.items()}
+            step = ExplainedStep(**structs.asdict(step), signal_parts=parts)
         self.steps.append(step)
         self.model_indices.append(at)
 

@@ -9,12 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from cascade.calibration.calibrate import CalibrationResult, CalibrationTarget, calibrate
-from cascade.calibration.examples import AnswerPricing, Example, LabelledExamples, examples_of
+from cascade.calibration.combine import TooFewRows, fit_combinations, split_for_fit, with_combination
+from cascade.calibration.examples import AnswerPricing, Example, LabelledExamples, LabelSummary, examples_of
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.calibration.live_checks import are_buckets_unproven, bucket_faults, signal_faults, value_faults
 from cascade.calibration.replay import replay
 from cascade.calibration.report import (
     describe_calibration,
+    describe_combinations,
     describe_labels,
     describe_replay,
     describe_signal,
@@ -23,6 +25,7 @@ from cascade.calibration.report import (
 from cascade.calibration_file import CalibrationFile, QualityGuarantee, SignalStage
 from cascade.calibration_json import MIN_SHARE, InvalidCalibrationFile, read_calibration_file, write_calibration_file
 from cascade.models import EASE, HoldbackWindow, Price
+from cascade.signals.combination import COMBINED, SignalCombination
 from gateway.commands import collect
 from gateway.commands.spent import format_cascade_costs, read_cascade_costs
 from gateway.config.loading import check_file
@@ -72,7 +75,11 @@ def add_flags(parser: ArgumentParser) -> None:
         metavar="MODEL,...",
         help="models of the cascade, cheapest first (default: in the order of the columns)",
     )
-    found.add_argument("--signal", metavar="NAME", help="signal column (default: margin, else the first)")
+    found.add_argument(
+        "--signal",
+        metavar="NAME",
+        help="signal column (default: margin, else the first); `combined`: fitted from all",
+    )
     found.add_argument("--stage", choices=tuple(SignalStage), help="when the signal is known (default: by its column)")
     found.add_argument("--out", metavar="FILE", type=Path, help="calibration file to write")
     found.add_argument("--plot", metavar="FILE.svg", type=Path, help="quality against cost")
@@ -135,23 +142,54 @@ def _calibrate(arguments: Namespace, variables: Mapping[str, str]) -> int:
             raise InvalidValue(
                 f"{flag} {part:g} cannot be shown by examples: it must be {MIN_SHARE:g} or more from 0 and 1"
             )
+    # The rows are not kept: those of a large file take more memory than all that follows.
+    subject, labels, examples, combinations = _labelled_examples(arguments, variables)
+    label_error = labels.error if labels else 0.0
+    if label_error and arguments.confidence + label_error >= 1.0 - MIN_SHARE:
+        raise InvalidValue(
+            f"--confidence {arguments.confidence:g} is more than labels of a judge carry: {1.0 - label_error:g}"
+        )
+    guarantee = QualityGuarantee(arguments.max_loss, arguments.confidence)
+    found = calibrate(examples, subject, guarantee, label_error)
+    found = replace(found, file=replace(found.file, combinations=combinations))
+    if labels:
+        sys.stdout.write(describe_labels(labels, subject.models))
+    _write(found, examples, arguments)
+    return 0 if found.file.is_promised else WITHOUT_GUARANTEE
+
+
+def _labelled_examples(
+    arguments: Namespace, variables: Mapping[str, str]
+) -> tuple[CalibrationTarget, LabelSummary | None, list[Example], tuple[SignalCombination, ...]]:
+    """Read the labelled file.
+
+    Returns what is calibrated, how it was labelled if it was collected, its examples, and combinations of signals.
+    """
     labelled = _labelled(arguments, _models(arguments.models) if arguments.models else ())
     signal = arguments.signal or labelled.default_signal()
     subject = CalibrationTarget(labelled.models, signal, SignalStage(arguments.stage or labelled.default_stage(signal)))
     if labelled.stage not in (None, subject.stage) and subject.stage is not SignalStage.PROMPT:
         raise InvalidValue(f"--stage {subject.stage} conflicts with {arguments.data}, whose stage is {labelled.stage}")
-    label_error = labelled.labels.error if labelled.labels else 0.0
-    if arguments.confidence + label_error >= 1.0 - MIN_SHARE:
-        raise InvalidValue(
-            f"--confidence {arguments.confidence:g} is more than labels of a judge carry: {1.0 - label_error:g}"
-        )
-    examples = _examples(arguments, variables, labelled, subject)
-    guarantee = QualityGuarantee(arguments.max_loss, arguments.confidence)
-    found = calibrate(examples, subject, guarantee, label_error)
-    if labelled.labels:
-        sys.stdout.write(describe_labels(labelled.labels, labelled.models))
-    _write(found, examples, arguments)
-    return 0 if found.file.is_promised else WITHOUT_GUARANTEE
+    combinations: tuple[SignalCombination, ...] = ()
+    if signal == COMBINED:
+        labelled, combinations = _combined(labelled, arguments)
+    return subject, labelled.labels, _examples(arguments, variables, labelled, subject), combinations
+
+
+def _combined(
+    labelled: LabelledExamples, arguments: Namespace
+) -> tuple[LabelledExamples, tuple[SignalCombination, ...]]:
+    """Return the rows that no combination was fitted on, with their combined signal, and the combinations."""
+    if COMBINED in labelled.signals:
+        raise InvalidValue(f"{arguments.data} has a column `{COMBINED}`: the gateway computes that from other signals")
+    fitted, tested = split_for_fit(labelled)
+    try:
+        combinations = fit_combinations(fitted)
+    except TooFewRows as few:
+        raise InvalidValue(f"{arguments.data}: {few}") from None
+    found = with_combination(tested, combinations)
+    sys.stdout.write(describe_combinations(tested, found, combinations))
+    return found, combinations
 
 
 def _write(found: CalibrationResult, examples: Sequence[Example], arguments: Namespace) -> None:
@@ -168,6 +206,8 @@ def _write(found: CalibrationResult, examples: Sequence[Example], arguments: Nam
 def _evaluate(arguments: Namespace, variables: Mapping[str, str]) -> int:
     file = _calibration_file(arguments.file)
     labelled = _labelled(arguments, file.models)
+    if file.combinations:
+        labelled = with_combination(labelled, file.combinations)
     examples = _examples(arguments, variables, labelled, CalibrationTarget(file.models, file.signal, file.stage))
     played = replay(file, examples)
     sys.stdout.write(describe_replay(file, played))

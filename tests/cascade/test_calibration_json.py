@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from math import inf
 
 import pytest
@@ -19,6 +20,7 @@ from cascade.calibration_file import (
     SignalStage,
 )
 from cascade.calibration_json import InvalidCalibrationFile, read_calibration_file, write_calibration_file
+from cascade.signals.combination import COMBINED, SignalCombination
 
 FILE = CalibrationFile(
     models=("small", "middle", "large"),
@@ -55,6 +57,21 @@ def faults_of(raw: bytes) -> tuple[str, ...]:
 def test_what_is_written_is_read() -> None:
     """Nothing is lost on the way, an infinite threshold included."""
     assert read_calibration_file(write_calibration_file(FILE)) == FILE
+
+
+def test_combinations_are_written_and_checked() -> None:
+    """One for each model but the largest where the signal is combined, of inputs that the gateway computes."""
+    each = SignalCombination(("margin", "length"), (2.0, -0.5), (0.7, 3.0), 0.1)
+    file = replace(FILE, signal=COMBINED, combinations=(each, each))
+    assert read_calibration_file(write_calibration_file(file)) == file
+    assert "combinations" not in json.loads(write_calibration_file(FILE))
+    (missing,) = faults_of(changed(signal=COMBINED))
+    assert missing == "combinations: must be one for each rung below the top where the signal is `combined`"
+    stated = json.loads(write_calibration_file(file))["combinations"]
+    wrong = [{**stated[0], "inputs": ["margin", "mood"]}, {**stated[0], "weights": [1.0]}]
+    faults = faults_of(changed(signal=COMBINED, combinations=wrong))
+    assert "combinations[0].inputs: must be of margin" in faults[0]
+    assert faults[1] == "combinations[1]: must have as many weights and means as inputs"
 
 
 def test_a_reference_that_cannot_be_is_a_fault() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import exp
+
 import pytest
 
 from cascade.calibration_file import (
@@ -22,6 +25,7 @@ from cascade.judging import (
     ModelJudge,
 )
 from cascade.record import KEPT_FOR_ESCALATION_LIMIT
+from cascade.signals.combination import COMBINED, SignalCombination
 
 FILE = CalibrationFile(
     *(
@@ -47,6 +51,22 @@ def a_judge(
 ) -> ModelJudge:
     standard = JudgingStandard(file, 0, "chat", **words)
     return ModelJudge(standard, hold_back or HoldbackSettings(), None, may_escalate=lambda: may_escalate)
+
+
+def test_a_combined_signal_decides_and_is_explained() -> None:
+    """By the combination of the model that answered; its parts stay for the record, other signals have none."""
+    combination = SignalCombination(("margin", "length"), (8.0, 0.0), (0.5, 0.7), 0.0)
+    file = replace(FILE, signal=COMBINED, combinations=(combination,))
+    judge = a_judge(file)
+    assert judge.judge(SURE, JudgingTrigger.WINDOW) is AnswerVerdict.KEEP
+    assert judge.signal_parts is not None
+    assert judge.signal_parts["margin"] > 3.0
+    unsure = a_judge(file)
+    assert unsure.judge(UNSURE, JudgingTrigger.WINDOW) is AnswerVerdict.ESCALATE
+    assert unsure.signal == pytest.approx(1 / (1 + exp(4.0)))
+    plain = a_judge()
+    plain.judge(SURE, JudgingTrigger.WINDOW)
+    assert plain.signal_parts is None
 
 
 def test_the_signal_decides_behind_the_window() -> None:
