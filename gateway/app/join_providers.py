@@ -18,6 +18,7 @@ def use_providers(gateway: Gateway) -> None:
     gate = ProviderGate(monitor, gateway.quotas)
     gateway.listener.dispatcher.transports.use_providers(ProviderSender(gate, gateway.listener.pool))
     gateway.providers = monitor
+    gateway.cascades.limit_providers(gate.has_room)
     fleet_health = gateway.watcher.on_attempt_end
 
     def health(url: str, end: AttemptStatus) -> bool:

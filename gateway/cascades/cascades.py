@@ -104,10 +104,15 @@ class Cascades:
         self.collector: LiveCollector | None = None
         """None while no cascade collects."""
         self._router = router
+        self._may_leave: Callable[[Tenant, str], bool] = lambda *_: True
         self._served: dict[str, CascadeConfig] = {}
         self.apply(served)
         self._shares = EscalationLimiters()
         self._sessions: RecentMap[tuple[str, str], int] = RecentMap(MAX_SESSIONS)
+
+    def limit_providers(self, may_leave: Callable[[Tenant, str], bool]) -> None:
+        """Ask a model of providers only where the limits of a tenant leave room for it, as `may_leave` returns."""
+        self._may_leave = may_leave
 
     def __contains__(self, model: str) -> bool:
         return model in self._served
@@ -207,7 +212,7 @@ class Cascades:
         terms = read_constraints(cascade, tenant, headers, request_features.options)
         if terms.bucket is not None:
             request_features = msgspec.structs.replace(request_features, bucket=terms.bucket)
-        allowed = self._allowed(cascade, request, request_features, terms)
+        allowed = self._allowed(cascade, request, request_features, terms, tenant)
         file = self.shadow_sampler.corrected_calibration(cascade)
         draw = self._draw()
         start = self._start(replace(cascade, calibration=file), allowed, request, request_features, terms, draw)
@@ -235,7 +240,12 @@ class Cascades:
         )
 
     def _allowed(
-        self, cascade: Cascade, request: Request, request_features: CascadeRequestFeatures, terms: CascadeConstraints
+        self,
+        cascade: Cascade,
+        request: Request,
+        request_features: CascadeRequestFeatures,
+        terms: CascadeConstraints,
+        tenant: Tenant,
     ) -> tuple[int, ...]:
         """Return the models that can and may answer. Raises `RequestRejected` where there is none."""
         counter = self._router.counters[cascade.models[-1].name]
@@ -250,7 +260,7 @@ class Cascades:
             words = f"No permitted model of cascade `{cascade.name}` supports this request ({lacks})."
             raise RequestRejected(Reason.BAD_REQUEST, words, param="model")
         # Where none is available the pipeline rejects the request, after it has waited for one.
-        return tuple(at for at in able if self._is_up(cascade.models[at].name, request)) or able
+        return tuple(at for at in able if self._is_up(cascade.models[at].name, request, tenant)) or able
 
     def _pinned(self, cascade: Cascade, request: Request, wish: StartConstraints) -> tuple[int, ...]:
         """Return the model of the pod that stored the response to continue: no other pod can continue it."""
@@ -269,10 +279,17 @@ class Cascades:
         lengths = [card.max_model_len for pod in pods for card in pod.cards if card.name == model.name]
         return replace(model, context_tokens=max((length for length in lengths if length), default=None))
 
-    def _is_up(self, model: str, request: Request) -> bool:
+    def _is_up(self, model: str, request: Request, tenant: Tenant) -> bool:
+        """Return whether a model can be asked now. One of providers alone can only where their limits have room: an
+        answer that would be discarded for it is then returned unjudged.
+        """
         eligible = self._router.fleet.eligible(model, request.regions)
-        forbidden = eligible.forbidden_to(request.grants) if eligible.grants else frozenset()
-        return any(engine.pod not in forbidden for engine in eligible.engines)
+        if not eligible.grants:
+            return bool(eligible.engines)
+        if any(engine.pod not in eligible.grants for engine in eligible.engines):
+            return True
+        is_granted = len(eligible.forbidden_to(request.grants)) < len(eligible.engines)
+        return is_granted and self._may_leave(tenant, model)
 
     def _start(
         self,

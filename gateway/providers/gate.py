@@ -178,6 +178,12 @@ class ProviderGate:
         endpoint.sent_count += 1
         return Permit(endpoint, body, rates, money)
 
+    def has_room(self, tenant: Tenant, model: str) -> bool:
+        """Return whether share and parallel requests leave room for a request to a model's providers now."""
+        endpoints = [each for each in self.monitor if model in each.config.models]
+        is_free = any(each.open_requests < each.config.max_parallel_requests for each in endpoints)
+        return is_free and self._share_of(tenant).may_send(tenant.provider_max_share)
+
     def close(self, permit: Permit, usage: Usage | None, *, was_sent: bool) -> None:
         """Settle a permit, however its request has ended."""
         permit.close(usage, self._quotas.now_s(), was_sent=was_sent)

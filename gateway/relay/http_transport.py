@@ -76,11 +76,15 @@ class PodKeys:
 class UpstreamRequestWriter:
     """Writes the requests that one gateway sends to pods."""
 
-    def __init__(self, pool: UpstreamPool, keys: PodKeys, fleet: Fleet) -> None:
+    def __init__(self, pool: UpstreamPool, keys: PodKeys, takes_priority: TakesPriority) -> None:
         self._pool = pool
         self._keys = keys
-        self._fleet = fleet
-        self._takes_priority = fleet.takes_priority
+        self._takes_priority = takes_priority
+        self._outside: ProviderRoute | None = None
+
+    def exclude(self, outside: ProviderRoute) -> None:
+        """Write no request to the endpoints of a route outside the fleet."""
+        self._outside = outside
 
     def write(
         self,
@@ -98,7 +102,7 @@ class UpstreamRequestWriter:
         `role`: the span of the attempt that is the parent of the pod's, with `tracing`.
         """
         pod = engine.pod
-        if (known := self._fleet.pod(pod)) is not None and known.provider is not None:
+        if self._outside is not None and self._outside.serves(pod):
             raise RuntimeError(f"{pod} is outside the fleet: only a permit of the gate sends anything there")
         address = self._pool.address(pod)
         # Only where it is honoured: elsewhere it may be an error. Higher goes first here, lower there.
@@ -177,7 +181,7 @@ class TransportFactory:
 
     def __init__(self, fleet: Fleet, pool: UpstreamPool, keys: PodKeys, budget: BodyBudget, limits: Limits) -> None:
         self._pool = pool
-        self._requests = UpstreamRequestWriter(pool, keys, fleet)
+        self._requests = UpstreamRequestWriter(pool, keys, fleet.takes_priority)
         self._providers: ProviderRoute | None = None
         self._budget = budget
         self._limits = limits
@@ -187,6 +191,7 @@ class TransportFactory:
     def use_providers(self, route: ProviderRoute) -> None:
         """Send attempts at endpoints outside the fleet by this route; without one they fail."""
         self._providers = route
+        self._requests.exclude(route)
 
     def make(
         self, endpoint: ApiEndpoint, asked: IncomingRequest, reply: ResponseWriter, body: bytes, *, usage_added: bool

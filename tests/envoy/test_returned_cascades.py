@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,9 @@ import pytest
 
 from cascade.calibration_file import CalibrationFile, SignalStage
 from cascade.calibration_json import write_calibration_file
+from simulator.faults import Fault, FaultKind
 from simulator.options import Options
+from simulator.profile import Profile
 from tests.envoy.envoys import BUFFERED_NONE, BUFFERED_STREAMED, DUPLEX, Way
 from tests.envoy.scene import CHAT, FAST, Scene, a_scene, asking
 from tests.scenarios.cascade_pods import KEEPS, calibration_file
@@ -135,6 +138,44 @@ async def test_a_limit_ends_a_stream_that_envoy_returns() -> None:
         assert text.endswith("data: [DONE]\n\n")
         assert text.count('"content"') <= 62
         assert (await scene.metrics())["hearth_extproc_returned_requests_total"] == 1
+
+
+async def test_a_cut_stream_is_resumed_behind_envoy() -> None:
+    """With `returns: [resume]`: the client has the same text as without the cut, though Envoy carries the stream."""
+    returned = {"return_listen": "127.0.0.1:0", "returns": ["resume"]}
+    body = asking(stream=True, max_tokens=30, min_tokens=30, temperature=0)
+    async with a_scene(BUFFERED_NONE, extproc=returned) as scene:
+        async with scene.post(body) as answer:
+            complete = text_of(await answer.text())
+        for pod in scene.pods:
+            pod.set_fault(Fault(FaultKind.ABORT, after_chunks=12, requests=1))
+        async with scene.post(body) as answer:
+            resumed = text_of(await answer.text())
+            receipt = await scene.receipt(answer.headers["x-hearth-request-id"])
+    assert resumed == complete
+    assert receipt["resumes"] >= 1
+
+
+async def test_identical_requests_share_a_response_behind_envoy() -> None:
+    """With `returns: [coalescing]`: the pods compute one answer for both clients."""
+    returned = {"return_listen": "127.0.0.1:0", "returns": ["coalescing"]}
+    head = {"authorization": "Bearer sk-one"}
+    slow = Options(models=("big",), profile=Profile(step_base_s=0.05))
+    async with a_scene(BUFFERED_NONE, extproc=returned, tenants={"one": {"coalesce": True}}, options=slow) as scene:
+
+        async def once() -> str | None:
+            async with scene.post(asking(temperature=0, max_tokens=40, min_tokens=40), headers=head) as answer:
+                assert answer.status == 200
+                return answer.headers.get("x-hearth-coalesced-with")
+
+        found = await asyncio.gather(once(), once())
+    assert len([each for each in found if each]) == 1
+
+
+def text_of(stream: str) -> str:
+    """The text of a streamed chat answer."""
+    events = [json.loads(line[6:]) for line in stream.split("\n\n") if line.startswith("data: {")]
+    return "".join(event["choices"][0]["delta"].get("content") or "" for event in events if event["choices"])
 
 
 async def test_the_return_listener_serves_nothing_but_returned_requests(tmp_path: Path) -> None:
