@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from gateway.replica_sync.sync import BUSY_HEARTBEAT_S, MIN_SNAPSHOT_S, SNAPSHOT_S, SPACING_S, TIMEOUT_S
 from routing.decision.router import Router, replica_position
@@ -49,7 +48,7 @@ class Exchange:
         self._draw = draw
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
-        self._held: list[Callable[[], None]] | None = None
+        self._held: list[tuple[Member, int, list[StateUpdate]]] | None = None
         self._is_dropping = False
         self._isolated: int | None = None
         self._beating = self._loop.create_task(self._beat()) if beats else None
@@ -81,9 +80,7 @@ class Exchange:
 
     def mend(self) -> None:
         """Restore the connection: the kept updates are delivered, in order."""
-        held, self._held = self._held or (), None
-        for deliver in held:
-            deliver()
+        self._deliver_held()
 
     # -- as in production: heartbeats, and faults of what is between the routers ---------------------------------------
 
@@ -102,9 +99,17 @@ class Exchange:
     def restore(self) -> None:
         """Deliver from now on, and first whatever was held back, in order."""
         self._is_dropping, self._isolated = False, None
+        self._deliver_held()
+
+    def _deliver_held(self) -> None:
+        """Deliver what was held back, in one go: the loop would run timers of the same time in any order, and a batch
+        behind a later one is ignored.
+        """
         held, self._held = self._held or (), None
-        for deliver in held:
-            deliver()
+        for member, number, batch in held:
+            for other in self._members:
+                if other is not member:
+                    self._apply_batch(other, member, number, batch)
 
     def close(self) -> None:
         """End the heartbeats."""
@@ -139,11 +144,10 @@ class Exchange:
         member.batches += 1
         self.batches += 1
         self.updates += len(batch)
-        deliver = partial(self._deliver, member, member.batches, batch)
         if self._held is None:
-            deliver()
+            self._deliver(member, member.batches, batch)
         else:
-            self._held.append(deliver)
+            self._held.append((member, member.batches, batch))
 
     def _deliver(self, member: Member, number: int, batch: list[StateUpdate]) -> None:
         if self._is_dropping or member.name == self._isolated:
