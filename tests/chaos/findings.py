@@ -50,18 +50,15 @@ class Found:
 
     gateway: str
     recipe: str
-    pods: tuple[int, ...]
-    """Places of the pods that it named when it was seen first; empty: it names none."""
+    pods: set[int]
+    """Places of the pods that it has named; empty: it names none."""
     first_s: float
     last_s: float
 
-    def is_explained_by(self, done: Done) -> bool:
-        """Whether this deed brings such a finding about, on one of its pods, and began before it."""
-        return (
-            done.kind in EXPLAINS.get(self.recipe, ())
-            and done.began_s <= self.first_s <= done.ended_s + CLEARED_WITHIN_S
-            and (done.kind.whom is not Whom.POD or done.who in self.pods)
-        )
+    def is_of(self, done: Done) -> bool:
+        """Whether this deed brings such a finding about, on one of its pods."""
+        is_there = done.kind.whom is not Whom.POD or done.who in self.pods
+        return is_there and done.kind in EXPLAINS.get(self.recipe, ())
 
 
 @dataclass(slots=True)
@@ -99,10 +96,10 @@ class FindingWatch:
             keys.add(key)
             held = self._lasting.get(key)
             if held is None:
-                pods = each["pods"]
-                named = tuple(places[pod] for pod in pods if pod in places) if isinstance(pods, list) else ()
-                held = self._lasting[key] = Found(gateway, key[1], named, now_s, now_s)
+                held = self._lasting[key] = Found(gateway, key[1], set(), now_s, now_s)
                 self.found.append(held)
+            pods = each["pods"]
+            held.pods |= {places[pod] for pod in pods if pod in places} if isinstance(pods, list) else set()
             held.last_s = now_s
         for key in [key for key in self._lasting if key[0] == gateway and key not in keys]:
             del self._lasting[key]
@@ -110,12 +107,9 @@ class FindingWatch:
     def faults(self, done: Sequence[Done]) -> Iterator[str]:
         """Yield what no deed explains, and what lasted for longer than a minute after the last deed that does."""
         for found in self.found:
-            causes = [each for each in done if found.is_explained_by(each)]
-            title = f"{found.gateway} found {found.recipe} of pods {list(found.pods)}"
-            if not causes:
+            causes = [each for each in done if found.is_of(each) and each.began_s <= found.last_s]
+            title = f"{found.gateway} found {found.recipe} of pods {sorted(found.pods)}"
+            if not any(each.began_s <= found.first_s <= each.ended_s + CLEARED_WITHIN_S for each in causes):
                 yield f"{title} for {found.last_s - found.first_s:.0f} s, and nothing of that kind was done to them"
-                continue
-            again = [each for each in done if each.kind in EXPLAINS[found.recipe] and each.began_s <= found.last_s]
-            late_s = found.last_s - max(each.ended_s for each in again)
-            if late_s > CLEARED_WITHIN_S:
+            elif (late_s := found.last_s - max(each.ended_s for each in causes)) > CLEARED_WITHIN_S:
                 yield f"{title} until {late_s:.0f} s after the deed's end"

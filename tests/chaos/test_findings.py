@@ -48,6 +48,7 @@ def test_a_finding_ends_within_a_minute_of_its_deed() -> None:
     once = Done("pod1", Kind.HANG_POD, 1, 10.0, 40.0)
     assert "69 s after" in next(watch.faults([once]))
     assert list(watch.faults([once, Done("pod1", Kind.FREEZE_POD, 1, 80.0, 90.0)])) == []
+    assert len(list(watch.faults([once, Done("pod0", Kind.FREEZE_POD, 0, 80.0, 90.0)]))) == 1
 
 
 def test_a_finding_that_ends_and_returns_is_two() -> None:
