@@ -129,6 +129,8 @@ def _targets(table: Table) -> list[Target]:
         return found + replica_targets(load, "virtual", rows[OUR_POLICY], rows[REPLICAS.name], REPLICAS.name)
     if table.where == "live":
         return live_targets(load, table.rows) + _agreement(load, rows) + _many(load, rows)
+    if len(table.rows) != 4:
+        return []
     full, one, many = table.rows[1:]
     name = "4 replicas, a minute after Redis was back"
     failed = Target(f"{load.name}, live, Redis outage: failed requests", 0, full.failed)
