@@ -70,7 +70,7 @@ class EffectsPublisher:
         self._drains = drains
         self._publish = publish
         self._clock = clock
-        self._prices = TokenPrices()
+        self._prices = DecodePrices()
         self._shown_prices: tuple[Mapping[str, float], Mapping[str, float]] = ({}, {})
         self._published = NO_EFFECTS
         self._published_s = clock()
@@ -123,7 +123,7 @@ class EffectsLease:
         self._put_in_force(NO_EFFECTS)
 
 
-class TokenPrices:
+class DecodePrices:
     """Extra seconds a token, by pod: of constrained requests where a finding names the pod, and of plain ones on the
     other pods of its pool, where they lack its speculation. So each kind leaves room where the other is fast.
 

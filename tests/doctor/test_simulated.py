@@ -100,6 +100,8 @@ async def test_two_gateways_drain_one_pod(tmp_path: Path) -> None:
         async with standing(pods, config=config) as stand, stand.under(Traffic(clients=4)):
             named = [word for pod in stand.pods for word in ("--pod", pod.url)]
             async with serving(*named, "--config", str(tmp_path / "hearth.yaml")) as other:
+                # A gateway decides after a minute of looks, and drains 40 s later.
+                await asyncio.gather(*(each.until("finding_raised") for each in (stand.gateway, other)))
                 lines = await asyncio.gather(*(each.until("finding_pod_drained") for each in (stand.gateway, other)))
                 assert lines[0]["upstream"] == lines[1]["upstream"]
                 assert lines[0]["upstream"] in stand.urls[-2:]
