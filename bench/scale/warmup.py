@@ -191,7 +191,7 @@ class Scene:
             self._send,
             end_warmup=partial(self._let_go, replica),
             pools=dict,
-            wait_share=replica.room.first_tier_wait_share,
+            wait_share=replica.room.max_wait_share,
             clock=self._loop.time,
             log_event=self._log,
         )

@@ -129,8 +129,8 @@ class WarmupController:
         clock: Callable[[], float],
         log_event: LogFunction,
     ) -> None:
-        """`end_warmup`: lets a pod take load; `wait_share`: the largest share of its bound that a request of the first
-        tier has waited here; `pools`: the section `pools` by name.
+        """`end_warmup`: lets a pod take load; `wait_share`: the largest share of its bound that a request has waited;
+        `pools`: the section `pools` by name.
         """
         self.mode = policy.prewarm
         self.budget = budget_of(policy)
