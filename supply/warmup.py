@@ -45,7 +45,7 @@ class StopReason(StrEnum):
     TIME = "time"
     """Its budget of seconds is spent."""
     OBJECTIVE = "objective"
-    """Requests of the first tier wait: the pod is needed now."""
+    """Requests with an objective wait: the pod is needed now."""
     ALONE = "alone"
     """No other pod serves its model."""
     UNHEALTHY = "unhealthy"
@@ -70,7 +70,7 @@ class WarmupBudget:
     """Share of an engine's KV blocks that replays may fill: what clients bring then evicts nothing of them at once, and
     they evict nothing."""
     max_wait_share: float = 0.25
-    """A request of the first tier that has waited for this share of its bound ends all warm-ups."""
+    """A request that has waited for this share of its tier's bound ends all warm-ups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ def stop_reason(
     """Return why a warm-up that is under way ends now; None where it goes on.
 
     `spent_s`: seconds since the pod was ready; `failures`: replays in a row that failed; `others`: other pods that are
-    ready for its model; `wait_share`: the largest share of its bound that a request of the first tier has waited.
+    ready for its model; `wait_share`: the largest share of its bound that a request has waited.
     """
     if not is_ready:
         return StopReason.UNHEALTHY

@@ -24,7 +24,7 @@ from bench.target import Target
 from gateway.pipeline.record import Outcome
 from gateway.warmup.controller import WarmupController
 from gateway.warmup.prompt_store import KeptPrompt, PromptStore
-from gateway.warmup.replay import ReplayEnd, ReplayResult
+from gateway.warmup.replay import ReplayEnd, ReplayReport
 from routing.blocks import Prompt
 from routing.pods import Engine, PodState
 from routing.replica_state import SupplyUpdate
@@ -191,7 +191,7 @@ class Scene:
             self._send,
             end_warmup=partial(self._let_go, replica),
             pools=dict,
-            wait_share=replica.room.first_tier_wait_share,
+            wait_share=replica.room.max_wait_share,
             clock=self._loop.time,
             log_event=self._log,
         )
@@ -225,7 +225,7 @@ class Scene:
     def _let_go(replica: Replica, url: str) -> None:
         replica.stand(url, PodState.READY)
 
-    async def _send(self, engine: Engine, prompt: KeptPrompt, request_id: str, timeout_s: float) -> ReplayResult:
+    async def _send(self, engine: Engine, prompt: KeptPrompt, request_id: str, timeout_s: float) -> ReplayReport:
         """Have a simulated engine compute a prompt."""
         pod, ended = self.pods[engine.pod], self._loop.create_future()
         self.played.replays[engine.pod, prompt.prompt.blocks[-1]] += 1
@@ -243,11 +243,11 @@ class Scene:
             async with asyncio.timeout(timeout_s):
                 await ended
         except TimeoutError:
-            return ReplayResult(ReplayEnd.FAILED)
+            return ReplayReport(ReplayEnd.FAILED)
         finally:
             pod.abort(request_id)
         self.played.replayed_tokens += size - cached
-        return ReplayResult(ReplayEnd.COMPUTED, Usage(size, 1, cached))
+        return ReplayReport(ReplayEnd.COMPUTED, Usage(size, 1, cached))
 
     def _log(self, _level: str, event: str, **fields: object) -> None:
         if event == "pod_warmed":

@@ -31,7 +31,7 @@ def warm_new_pods(gateway: Gateway, config: SupplyConfig) -> None:
         ReplaySender(gateway.probes, gateway.pod_keys, gateway.router.fleet).send,
         end_warmup=gateway.watcher.end_warmup,
         pools=lambda: {entry.name: entry for entry in gateway.settings.pools},
-        wait_share=gateway.admission_queue.first_tier_wait_share,
+        wait_share=gateway.admission_queue.max_wait_share,
         clock=clock,
         log_event=gateway.log_event,
     )

@@ -95,19 +95,17 @@ class AdmissionQueue:
         """Whether requests wait for their turn."""
         return bool(self._queued)
 
-    def first_tier_wait_share(self) -> float:
-        """Return the largest share of its bound that a waiting request of the tier with the highest priority has
-        waited; 0 where none of it waits.
+    def max_wait_share(self) -> float:
+        """Return the largest share of its bound that a waiting request has waited; 0 where none waits.
+
+        Tiers that use only what others leave idle do not count.
         """
-        if not self._queued or self.admission is None:
-            return 0.0
-        first, now_s = max((tier.priority for tier in self.admission.tiers.values()), default=0), self._clock()
-        waiters = (queued.waiter for queued in self._queued.values())
+        now_s, waiters = self._clock(), (queued.waiter for queued in self._queued.values())
         return max(
             (
                 (now_s - waiter.arrived_s) / max(waiter.objective.max_queue_s, MIN_BOUND_S)
                 for waiter in waiters
-                if waiter.objective.tier.priority >= first
+                if not waiter.objective.tier.is_best_effort
             ),
             default=0.0,
         )

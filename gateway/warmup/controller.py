@@ -17,7 +17,7 @@ from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import call_guarded, report_exception, restarted
 from gateway.warmup.messages import WarmupFigures, decode, encode
 from gateway.warmup.prompt_store import KeptPrompt, PromptStore
-from gateway.warmup.replay import ReplayEnd, ReplayResult, Send
+from gateway.warmup.replay import ReplayEnd, ReplayReport, Send
 from routing.decision.replayed_prompt import ReplayedPrompt
 from routing.decision.router import Router
 from routing.facts import Role
@@ -129,8 +129,8 @@ class WarmupController:
         clock: Callable[[], float],
         log_event: LogFunction,
     ) -> None:
-        """`end_warmup`: lets a pod take load; `wait_share`: the largest share of its bound that a request of the first
-        tier has waited here; `pools`: the section `pools` by name.
+        """`end_warmup`: lets a pod take load; `wait_share`: the largest share of its bound that a request has waited;
+        `pools`: the section `pools` by name.
         """
         self.mode = policy.prewarm
         self.budget = budget_of(policy)
@@ -301,7 +301,7 @@ class WarmupController:
         charged = ReplayedPrompt(
             self._router, request, engine, max(0.0, option.tokens - option.held_tokens), self._clock()
         )
-        result = ReplayResult(ReplayEnd.FAILED)
+        result = ReplayReport(ReplayEnd.FAILED)
         try:
             result = await self._send(engine, prompt, request.id, left_s)
         finally:
@@ -405,9 +405,10 @@ class WarmupController:
         )
 
     def _others(self, pod: Pod) -> int:
-        """Return how many other pods are ready for all that a pod serves."""
+        """Return how many other pods are ready for the base models that a pod serves."""
+        models = pod.models - pod.adapters
         return sum(
-            other.state is PodState.READY and other.url != pod.url and pod.models <= other.models
+            other.state is PodState.READY and other.url != pod.url and models <= other.models
             for other in self._router.fleet.pods
         )
 

@@ -34,15 +34,15 @@ class ReplayEnd(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayResult:
+class ReplayReport:
     """One replay that has ended."""
 
     end: ReplayEnd
     usage: Usage = NO_USAGE
 
 
-Send = Callable[[Engine, KeptPrompt, str, float], Awaitable[ReplayResult]]
-"""Sends a prompt to an engine under a request id, within so many seconds. Raises nothing but `CancelledError`."""
+Send = Callable[[Engine, KeptPrompt, str, float], Awaitable[ReplayReport]]
+"""Sends a prompt to an engine under a request id, within so many seconds. Raises nothing but what cancels it."""
 
 
 class ReplaySender:
@@ -53,7 +53,7 @@ class ReplaySender:
         self._keys = keys
         self._fleet = fleet
 
-    async def send(self, engine: Engine, prompt: KeptPrompt, request_id: str, timeout_s: float) -> ReplayResult:
+    async def send(self, engine: Engine, prompt: KeptPrompt, request_id: str, timeout_s: float) -> ReplayReport:
         """Send a prompt. A pod that does not answer in time, or with 5xx or 429, has failed."""
         body, headers = self._written(engine, prompt, request_id)
         try:
@@ -65,18 +65,18 @@ class ReplaySender:
                 allow_redirects=False,
             ) as answer:
                 if answer.status >= 500 or answer.status == 429:
-                    return ReplayResult(ReplayEnd.FAILED)
+                    return ReplayReport(ReplayEnd.FAILED)
                 if answer.status != 200:
-                    return ReplayResult(ReplayEnd.REJECTED)
+                    return ReplayReport(ReplayEnd.REJECTED)
                 text = b""
                 async for part in answer.content.iter_any():
                     text += part
                     if len(text) > MAX_ANSWER_BYTES:
-                        return ReplayResult(ReplayEnd.FAILED)
+                        return ReplayReport(ReplayEnd.FAILED)
                 usage = read_usage(prompt.api, text)
         except (aiohttp.ClientError, TimeoutError, OSError):
-            return ReplayResult(ReplayEnd.FAILED)
-        return ReplayResult(ReplayEnd.COMPUTED, usage or NO_USAGE)
+            return ReplayReport(ReplayEnd.FAILED)
+        return ReplayReport(ReplayEnd.COMPUTED, usage or NO_USAGE)
 
     def _written(self, engine: Engine, prompt: KeptPrompt, request_id: str) -> tuple[bytes, dict[str, str]]:
         """Return body and headers of a replay."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.pipeline.admission_queue import AdmissionQueue
 from gateway.pipeline.attempt import AttemptLimits
@@ -96,25 +97,26 @@ def test_who_has_no_objective_never_waits() -> None:
     run_virtually(play())
 
 
-def test_only_waits_of_the_first_tier_count_towards_its_share() -> None:
-    """Bronze that waits is no reason to hurry; gold's wait is a share of its own bound."""
+def test_a_wait_is_a_share_of_its_own_bound() -> None:
+    """It grows with time, is none without waiters, and tiers that use what is idle do not count."""
 
     async def play() -> None:
         stage = Stage()
-        stage.admission.tiers = TIERS
-        assert stage.room.first_tier_wait_share() == 0.0
+        assert stage.room.max_wait_share() == 0.0
         tasks = [stage.ask(f"b{number}", "bronze", 20_000, 100) for number in range(5)]
-        await asyncio.sleep(0.5)
-        assert stage.room.has_waiters()
-        assert stage.room.first_tier_wait_share() == 0.0
-        tasks += [stage.ask(f"g{number}", "gold", 9_000, 100) for number in range(3)]
         shares = []
-        for _ in range(10):
-            await asyncio.sleep(0.1)
-            shares.append(stage.room.first_tier_wait_share())
-        assert max(shares) > 0.0
+        for _ in range(3):
+            await asyncio.sleep(0.3)
+            shares.append(stage.room.max_wait_share())
+        assert 0.0 < shares[0] < shares[1] < shares[2] < 0.1
+        for queued in stage.room._queued.values():
+            queued.waiter.objective = structs.replace(
+                queued.waiter.objective, tier=replace(TIERS["bronze"], is_best_effort=True)
+            )
+        assert stage.room.max_wait_share() == 0.0
+        for task in tasks:
+            task.cancel()
         await asyncio.wait(tasks)
-        assert stage.room.first_tier_wait_share() == 0.0
 
     run_virtually(play())
 

@@ -9,9 +9,10 @@ from typing import Any
 
 from gateway.warmup.controller import WarmupController
 from gateway.warmup.prompt_store import KeptPrompt, PromptStore
-from gateway.warmup.replay import ReplayEnd, ReplayResult
+from gateway.warmup.replay import ReplayEnd, ReplayReport
 from routing.pods import Engine, PodState
 from routing.request import Api, Usage
+from simulator.clock import VirtualLoop
 from supply.policy import ControlMode, SupplyPolicy
 from tenancy.tenants import ANONYMOUS_CALLER, Caller
 from tests.routing.engines import MODEL, TALK, add_pod, ask, router_of
@@ -66,10 +67,10 @@ class Gateway:
             if other is not self and not self.is_cut and not other.is_cut:
                 other.controller.take(self.number, payload, now_s)
 
-    async def _send(self, engine: Engine, prompt: KeptPrompt, _id: str, timeout_s: float) -> ReplayResult:
+    async def _send(self, engine: Engine, prompt: KeptPrompt, _id: str, timeout_s: float) -> ReplayReport:
         self.received.append((self.number, engine.pod, prompt.key))
         await asyncio.sleep(min(self.received.takes_s, timeout_s))
-        return ReplayResult(self.received.end, Usage(1_000, 1, 0))
+        return ReplayReport(self.received.end, Usage(1_000, 1, 0))
 
     def learn(self, caller: Caller = ANONYMOUS_CALLER) -> None:
         """Serve requests with a few prefixes that they share."""
@@ -77,9 +78,9 @@ class Gateway:
             request = ask(b"%d" % (number % PREFIXES) + TALK + b"%d" % number * 300, api=Api.CHAT)
             self.store.observe(request, b"", "/v1/chat/completions", caller)
 
-    def add(self, url: str) -> bool:
+    def add(self, url: str, *adapters: str) -> bool:
         """A pod has become ready. Returns whether it is held back."""
-        add_pod(self.router, url)
+        add_pod(self.router, url, adapters=adapters)
         ready = self.router.fleet.pod(url)
         assert ready is not None
         self.router.put_pod(replace(ready, state=PodState.STARTING))
@@ -108,6 +109,7 @@ class Gateway:
 async def until(is_so: Callable[[], bool], max_s: float = 60.0) -> float:
     """Wait in virtual time until it is so. Returns how long that took."""
     loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualLoop), "in virtual time only"
     begun_s = loop.time()
     while not is_so():
         assert loop.time() - begun_s < max_s

@@ -225,6 +225,20 @@ def test_advise_holds_no_pod_and_says_what_it_would_do() -> None:
     run_virtually(run())
 
 
+def test_adapters_of_its_own_do_not_make_a_pod_the_only_one() -> None:
+    """Its base model has other pods; the first pod of a model takes load at once."""
+
+    async def scene(gateways: list[Gateway], received: Received) -> None:
+        (gateway,) = gateways
+        assert gateway.add(NEW, "tuned")
+        await until(lambda: not gateway.holds(NEW))
+        for url in ("http://0", "http://1", NEW):
+            gateway.stand(url, PodState.UNREADY)
+        assert not gateway.add("http://other")
+
+    play(scene)
+
+
 def test_a_rejected_prompt_is_forgotten() -> None:
     """The pod is well; the prompt is not for it, and is sent to no other pod."""
 
