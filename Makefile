@@ -27,7 +27,7 @@ SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 .PHONY: help python venv install lock demo demo-envoy demo-dashboards test check format format-check lint types layers trace-request \
 	reference fuzz fuzz-long chaos upgrade roll soak attacks nightly wheel bench-overhead bench-paired bench-decide bench-counting \
 	bench-index bench-routing bench-clairvoyant bench-slo bench-cascade bench-cascade-live bench-doctor bench-scale bench-extproc \
-	bench-truth bench-shadow bench-edge vllm-venv serve-vllm test-vllm test-vllm-nightly test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages \
+	bench-burst bench-truth bench-shadow bench-edge vllm-venv serve-vllm test-vllm test-vllm-nightly test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages \
 	clean
 
 help: ## List the verbs.
@@ -143,7 +143,7 @@ attacks: $(READY) ## What attackers get of a gateway's time and memory, beside p
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
 # Each part runs even where one before it has failed; the exit status tells whether all passed.
-NIGHTLY = fuzz fuzz-long test-vllm-nightly chaos upgrade roll soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-scale bench-cascade bench-extproc bench-truth bench-shadow
+NIGHTLY = fuzz fuzz-long test-vllm-nightly chaos upgrade roll soak attacks bench-overhead bench-decide bench-routing bench-slo bench-pd bench-scale bench-burst bench-cascade bench-extproc bench-truth bench-shadow
 
 nightly: $(READY) ## All that is too long for CI: fuzzing, chaos, soak, attacks, benches (hours; NIGHTLY="chaos soak").
 	@status=0; for part in $(NIGHTLY); do $(MAKE) "$$part" || status=1; done; exit $$status
@@ -183,12 +183,15 @@ bench-slo: $(READY) ## Whose promises are kept under overload, by tier and tenan
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
 	@$(BIN)/python -m bench.slo --keep bench/slo/last.txt $(ARGS)
 
-bench-pd: $(READY) ## What splitting prefill from decode buys: fixed splits, soft roles, none (ARGS=--quick; 20 minutes).
+bench-pd: $(READY) ## What splitting prefill from decode buys, and where it is cheaper (ARGS="--only prices"; 30 minutes).
 	@$(BIN)/python -m bench.pd --keep bench/pd/last.txt $(ARGS)
 
 bench-scale: $(READY) ## How many engines and when, beside HPA, KEDA and a clairvoyant scaler (ARGS="--case office --seed 1"; 30 minutes).
 	@$(BIN)/python -m bench.scale --keep bench/scale/last.txt $(ARGS)
 	@$(BIN)/python -m bench.scale.warmup --keep bench/scale/warmup.txt
+
+bench-burst: $(READY) ## Who leaves for a cloud in a burst, and how many of its hours that takes (ARGS=--quick; 10 minutes).
+	@$(BIN)/python -m bench.scale.burst --keep bench/scale/burst.last.txt $(ARGS)
 
 bench-truth: $(READY) vllm-venv ## How far simulated engines are from a real vLLM (ARGS=--quick; an hour).
 	@$(BIN)/python -m bench.truth --keep bench/truth/last.txt $(ARGS)

@@ -1,6 +1,9 @@
 """Plays workloads in every way, prints a table and one line for each thing that issue 6 wants.
 
-    python -m bench.pd [--seeds N ...] [--quick] [--only steady | shifting] [--jobs N] [--keep FILE]
+    python -m bench.pd [--seeds N ...] [--quick] [--only SECTION] [--jobs N] [--keep FILE]
+
+Sections: `hours` (each recording by itself), `shifting` (days that turn), `steady` (each request's own choice) and
+`prices` (two kinds of engines).
 
 Needs the recorded traces in the folder that TRACES names. Exit status 1 where something falls short.
 """
@@ -10,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -17,9 +21,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.pd.figures import Figures, middle
+from bench.pd.prices import price_rows, price_table, price_targets
+from bench.pd.prices import workload as price_workload
 from bench.pd.targets import fixed_splits, targets_of
-from bench.pd.ways import Way, always_way, choice_way, fixed_ways, knowing_ways, play_way, soft_way
-from bench.pd.workloads import ENGINES, PATIENCE_S, Day, Workload, alone, shifting, steady
+from bench.pd.ways import (
+    Way,
+    always_way,
+    central_way,
+    choice_way,
+    fixed_ways,
+    knowing_ways,
+    play_way,
+    soft_way,
+)
+from bench.pd.workloads import ENGINES, PATIENCE_S, Day, Workload, alone, hours, shifting, steady
 from bench.target import Target
 from simulator.trace_formats import TraceFault
 
@@ -44,6 +59,8 @@ mooncake and azure-code; the rest was looked at later.\
 HEAD = ("way", "goodput", "TTFT p50", "p90", "p99", "TPOT p50", "p99", "split", "changes")
 
 REQUESTS, QUICK_REQUESTS = 1_500, 600
+
+SECTIONS = ("hours", "shifting", "steady", "prices")
 
 
 class Bench:
@@ -72,6 +89,13 @@ class Bench:
         best = sorted(splits, key=lambda name: splits[name].goodput, reverse=True)[:2]
         return [int(name.partition("P")[0]) for name in best]
 
+    def hour(self, day: Workload) -> dict[str, Figures]:
+        """Never, every fixed split, ours, and the best fixed split with a central queue."""
+        rows = self.play([*fixed_ways(), soft_way()], [day])
+        splits = fixed_splits(rows)
+        best = max(splits, key=lambda name: splits[name].goodput)
+        return {**rows, **self.play([central_way(int(best.partition("P")[0]))], [day])}
+
     def steady(self, workload: Workload) -> dict[str, Figures]:
         """Never, always, and as it pays."""
         return self.play([*fixed_ways(), always_way(), choice_way()], [workload])
@@ -86,6 +110,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 sections.append(_table(workload, rows))
                 print(sections[-1], end="\n\n", flush=True)
                 targets += targets_of(workload, rows)
+            if options.only in (None, "prices"):
+                priced = price_workload(is_quick=options.quick)
+                found = pool.submit(price_rows, priced).result()
+                sections.append(price_table(priced, found))
+                print(sections[-1], end="\n\n", flush=True)
+                targets += price_targets(priced, found)
         except TraceFault as fault:
             print(f"bench-pd: {fault}", file=sys.stderr)
             return 1
@@ -97,11 +127,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _played(bench: Bench, options: argparse.Namespace) -> Iterator[tuple[Workload, dict[str, Figures]]]:
-    if options.only != "steady":
+    if options.only in (None, "hours"):
+        for day in hours(is_quick=options.quick):
+            workload = day.workload(seed=0)
+            yield workload, bench.hour(workload)
+    if options.only in (None, "shifting"):
         for day in shifting(is_quick=options.quick):
             days = [day.workload(seed) for seed in _seeds_of(day, options.seeds)]
             yield days[0], bench.shifting(days)
-    if options.only != "shifting":
+    if options.only in (None, "steady"):
         for workload in steady(QUICK_REQUESTS if options.quick else REQUESTS):
             yield workload, bench.steady(workload)
 
@@ -130,7 +164,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.pd", description="What splitting prefill from decode buys.")
     parser.add_argument("--seeds", type=int, nargs="+", default=HELD_OUT, metavar="N", help="of days that are made up")
     parser.add_argument("--quick", action="store_true", help="short: shows that it runs, proves nothing")
-    parser.add_argument("--only", choices=("steady", "shifting"))
+    parser.add_argument("--only", choices=SECTIONS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at once")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write what is printed to this file too")
     return parser.parse_args(arguments)
@@ -138,7 +172,16 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _head(seeds: Sequence[int]) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return f"bench-pd, {datetime.now(UTC):%Y-%m-%d}, {python}, seeds {', '.join(map(str, seeds))}"
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parent,
+    ).stdout.strip()
+    machine = f"{os.cpu_count()} shared cores"
+    made = f"bench-pd, {datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}, {machine}, {python}"
+    return f"{made}, seeds {', '.join(map(str, seeds))}"
 
 
 if __name__ == "__main__":

@@ -16,12 +16,21 @@ CHANGES_A_TURN = ENGINES
 
 def targets_of(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]:
     """All that is wanted on one workload."""
+    if workload.is_hour:
+        return _hour(workload, rows)
     return _shifting(workload, rows) if workload.shifts else _steady(workload, rows)
 
 
 def fixed_splits(rows: Mapping[str, Figures]) -> dict[str, Figures]:
     """Those that split always, and always alike."""
     return {name: row for name, row in rows.items() if name.endswith("D") or name == ALWAYS}
+
+
+def _hour(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]:
+    name, ours = workload.name, rows[SOFT]
+    best = max(row.goodput for row in fixed_splits(rows).values())
+    yield Target(f"{name}: soft roles, goodput of the best fixed split's", best, ours.goodput, is_minimum=True)
+    yield Target(f"{name}: changes of role a phase", CHANGES_A_TURN, ours.changes / len(workload.phases))
 
 
 def _shifting(workload: Workload, rows: Mapping[str, Figures]) -> Iterator[Target]:

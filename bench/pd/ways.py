@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
+from bench.pd.central_queue import CentralPrefillQueue
 from bench.pd.figures import Figures, figures_of
 from bench.pd.workloads import ENGINES, PATIENCE_S, Workload
 from routing.pairing.roles import RoleTerms
@@ -13,6 +14,7 @@ from simulator.replay import Setting, play
 from simulator.split import Split
 
 COLOCATED, ALWAYS, SOFT, CHOICE, KNOWING = "colocated", "always", "soft roles", "choice", "clairvoyant"
+CENTRAL = "central queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,8 @@ class Way:
 
     name: str
     split: Split | None
+    is_central: bool = False
+    """Requests wait before all prefill engines together."""
 
 
 def fixed_ways() -> list[Way]:
@@ -44,6 +48,12 @@ def choice_way() -> Way:
     return Way(CHOICE, Split())
 
 
+def central_way(prefill: int) -> Way:
+    """Return a fixed split whose requests wait before all prefill engines together."""
+    name = f"{prefill}P:{ENGINES - prefill}D, {CENTRAL}"
+    return Way(name, Split(prefill, is_forced=True), is_central=True)
+
+
 def knowing_ways(best: Mapping[str, Sequence[int]], workload: Workload) -> list[Way]:
     """Those who knew every turn beforehand, and had one of the best fixed splits for each kind at the very turn."""
     ways = []
@@ -61,5 +71,6 @@ def play_way(way: Way, workload: Workload, seed: int) -> Figures:
     if split is not None:
         terms = RoleTerms(ttft_s=workload.ttft_s, tpot_s=workload.tpot_s)
         split = replace(split, link=workload.link, terms=terms)
-    setting = Setting("warm", ENGINES, workload.profile, seed, PATIENCE_S, split=split)
+    room = CentralPrefillQueue if way.is_central else None
+    setting = Setting("warm", ENGINES, workload.profile, seed, PATIENCE_S, split=split, make_room=room)
     return figures_of(workload, play(workload.trace, setting))

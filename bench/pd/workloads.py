@@ -34,6 +34,9 @@ MIDDLE = Profile(block_size=BLOCK)
 WIDE = Profile(step_base_s=0.020, step_per_sequence_s=0.001_2, block_size=BLOCK)
 """As quick at prefill, and soon slow where many decode: one of several GPUs that talk to each other at every step."""
 
+HOUR_PHASE_S = 1_200.0
+"""Phases of a recorded hour: changes of role are counted by them."""
+
 ALONE_S = 300.0
 """How long a kind of traffic is played by itself, to find out which fixed split is best for it."""
 
@@ -55,7 +58,12 @@ class Workload:
     @property
     def shifts(self) -> bool:
         """Whether it changes its kind over time."""
-        return bool(self.phases)
+        return len({kind for _, kind in self.phases}) > 1
+
+    @property
+    def is_hour(self) -> bool:
+        """Whether it is one recording, by itself and whole."""
+        return bool(self.phases) and not self.shifts
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,14 @@ def steady(requests: int) -> Iterator[Workload]:
         yield Workload(f"azure-code, {name}", piece("azure-code", begin, requests, speed=4.0), 1.0, 0.05)
     for name, begin in (("tuned on", 0), ("held out", 2_000)):
         yield Workload(f"claude-code, {name}", piece("claude-code", begin, requests, speed=1.0), 3.0, 0.05)
+
+
+def hours(*, is_quick: bool) -> Sequence[Day]:
+    """Each recording by itself, as long as it lasts, in phases of twenty minutes."""
+    return [
+        Day(f"{kind.name}, recorded hour", (kind,), HOUR_PHASE_S, 1 if is_quick else phases, 5.0, 0.06, WIDE)
+        for kind, phases in ((AZURE, 1), (CLAUDE, 5), (MOONCAKE, 4))
+    ]
 
 
 def shifting(*, is_quick: bool) -> Sequence[Day]:

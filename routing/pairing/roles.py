@@ -17,6 +17,9 @@ from routing.candidates import Candidates
 from routing.facts import Role
 from routing.ledger import StreamObjective
 
+ONE_ENGINE = 0.9
+"""Part of what one engine more can lower a pressure by that suffices: in a large pool one engine lowers it little."""
+
 
 @dataclass(frozen=True, slots=True)
 class RoleTerms:
@@ -32,35 +35,27 @@ class RoleTerms:
     """Decodes pile up for as long as answers last: how far ahead their growth is taken to go on."""
     min_role_s: float = 60.0
     """An engine keeps a role at least this long."""
-    min_improvement: float = 0.1
-    """By how much of itself the worst pressure must fall for one engine to move."""
-    min_overload_improvement: float = 0.35
-    """The same where those that give the engine would then be short themselves."""
+    min_improvement: float = 0.15
+    """By how much of itself the worst pressure must fall for one engine to move, as far as one engine can lower it."""
+    min_overload_ratio: float = 2.0
+    """How many times the pressure of those that give an engine the worst one must be where they would then be short."""
     min_pressure: float = 0.8
     """Below this pressure no role changes."""
     max_prefill_utilization: float = 1.0
     """The share of its time that a prefill engine may compute; what has to wait too long counts beside it."""
-    max_decode_utilization: float = 0.9
-    """The share of the sequences within the TPOT objective that a decode engine may have."""
     max_changes_per_minute_ratio: float = 1.0
     """At most this share of the engines changes role within a minute; one always may."""
     min_prefill_engines: int = 1
     min_decode_engines: int = 1
 
     def __post_init__(self) -> None:
-        for name in (
-            "ttft_s",
-            "tpot_s",
-            "decay_s",
-            "peak_decay_s",
-            "max_prefill_utilization",
-            "max_decode_utilization",
-        ):
+        for name in ("ttft_s", "tpot_s", "decay_s", "peak_decay_s", "max_prefill_utilization"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be > 0")
-        for name in ("min_improvement", "min_overload_improvement"):
-            if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name}: must be between 0 and 1")
+        if not 0 < self.min_improvement < 1:
+            raise ValueError("min_improvement: must be between 0 and 1")
+        if self.min_overload_ratio < 1:
+            raise ValueError("min_overload_ratio: must be >= 1")
         if self.min_role_s < 0 or not 0 < self.max_changes_per_minute_ratio <= 1:
             raise ValueError("min_role_s: must be >= 0; max_changes_per_minute_ratio: must be above 0, at most 1")
         if min(self.min_prefill_engines, self.min_decode_engines) < 1:
@@ -152,9 +147,7 @@ class RoleBalancer:
         owed = sum(worker.owed_s for worker in workers)
         waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.decay_s
         coming = max(0.0, self._decode_growth) * self.terms.forecast_s
-        terms = self.terms
-        prefill, decode = self._prefill_rate / terms.max_prefill_utilization, self._decode + coming
-        return EngineNeed(prefill + waits, decode / terms.max_decode_utilization)
+        return EngineNeed(self._prefill_rate / self.terms.max_prefill_utilization + waits, self._decode + coming)
 
     def next_change(self, workers: Sequence[PoolEngine], need: EngineNeed, now_s: float) -> RoleChange | None:
         """The next role change; None where none is worth it."""
@@ -165,8 +158,8 @@ class RoleBalancer:
         if max(now) < self.terms.min_pressure or not self._may_move(workers, now_s):
             return None
         if now[0] > now[1]:
-            return self._move(decode, Role.PREFILL, now, _pressures(need, len(prefill) + 1, len(decode) - 1), now_s)
-        return self._move(prefill, Role.DECODE, now, _pressures(need, len(prefill) - 1, len(decode) + 1), now_s)
+            return self._move(prefill, decode, need, Role.PREFILL, now, now_s)
+        return self._move(decode, prefill, need, Role.DECODE, now, now_s)
 
     def change_applied(self, now_s: float) -> None:
         """A change was carried out."""
@@ -175,16 +168,24 @@ class RoleBalancer:
 
     def _move(
         self,
+        receivers: Sequence[PoolEngine],
         givers: Sequence[PoolEngine],
+        need: EngineNeed,
         role: Role,
         now: tuple[float, float],
-        then: tuple[float, float],
         now_s: float,
     ) -> RoleChange | None:
-        min_engines = self.terms.min_decode_engines if role is Role.PREFILL else self.terms.min_prefill_engines
-        left = then[1] if role is Role.PREFILL else then[0]
-        wanted = self.terms.min_improvement if left <= 1 else self.terms.min_overload_improvement
-        if len(givers) <= min_engines or max(then) > max(now) * (1 - wanted):
+        more, fewer = len(receivers) + 1, len(givers) - 1
+        if role is Role.PREFILL:
+            then, min_engines = _pressures(need, more, fewer), self.terms.min_decode_engines
+            left = then[1]
+        else:
+            then, min_engines = _pressures(need, fewer, more), self.terms.min_prefill_engines
+            left = then[0]
+        wanted = min(self.terms.min_improvement, ONE_ENGINE / more)
+        if fewer < min_engines or max(then) > max(now) * (1 - wanted):
+            return None
+        if left > 1 and max(now) < self.terms.min_overload_ratio * left:
             return None
         free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_role_s]
         if not free:

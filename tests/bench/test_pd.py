@@ -9,11 +9,25 @@ from pathlib import Path
 import pytest
 
 from bench.pd.figures import Figures, middle
+from bench.pd.prices import Kept, Layout, cheapest, cold_tokens
 from bench.pd.targets import targets_of
 from bench.pd.traffic import ANSWERS, FILES, PROMPTS, Recorded, full_trace
-from bench.pd.ways import ALWAYS, CHOICE, COLOCATED, KNOWING, SOFT, Way, fixed_ways, knowing_ways, play_way, soft_way
+from bench.pd.ways import (
+    ALWAYS,
+    CHOICE,
+    COLOCATED,
+    KNOWING,
+    SOFT,
+    Way,
+    central_way,
+    fixed_ways,
+    knowing_ways,
+    play_way,
+    soft_way,
+)
 from bench.pd.workloads import ENGINES, LARGE, Day, Workload, alone
 from simulator.split import Split
+from simulator.traces import Arrival, make_trace
 
 SMALL = Day("small", (PROMPTS, ANSWERS), 6.0, 2, 8.0, 0.065, LARGE).workload(seed=3)
 
@@ -83,3 +97,42 @@ def test_each_phase_plays_what_follows(monkeypatch: pytest.MonkeyPatch, tmp_path
         full_trace.cache_clear()
     assert day.is_drawn
     assert [arrival.at_s for arrival in alone_day.trace.arrivals] == [number / 2 for number in range(30)]
+
+
+def test_an_hour_is_held_to_every_fixed_split_and_to_few_changes() -> None:
+    """Phases of one kind are counted for the changes of role."""
+    hour = replace(SMALL, phases=((0.0, "code"), (3.0, "code")))
+    rows = {COLOCATED: GOOD, "5P:3D": GOOD, "6P:2D": replace(GOOD, goodput=0.92), SOFT: replace(GOOD, goodput=0.93)}
+    assert hour.is_hour
+    assert all(target.is_met for target in targets_of(hour, rows))
+    poor = {**rows, SOFT: replace(GOOD, goodput=0.91, changes=17)}
+    assert [target.is_met for target in targets_of(hour, poor)] == [False, False]
+
+
+def test_a_central_queue_plays_and_loses_no_request() -> None:
+    """All requests are prefilled by a prefill engine, in turn."""
+    played = play_way(central_way(4), alone("long prompts", SMALL, seed=1), 0)
+    assert played.split == 1
+    assert played.goodput > 0
+
+
+def test_the_cheapest_fleet_is_one_that_no_engine_can_leave() -> None:
+    """Made-up results of fleets: three prefill and two decode engines are enough."""
+
+    def kept(layout: Layout) -> Kept:
+        late, slow = 0.3 * (layout.prefill < 3), 0.3 * (layout.decode < 2)
+        return Kept(1 - late - slow, late, slow)
+
+    for begin in (Layout(("compute", "memory"), 1, 1), Layout(("compute", "memory"), 6, 5)):
+        found, result = cheapest(begin, kept)
+        assert (found.prefill, found.decode) == (3, 2)
+        assert result.goodput == 1.0
+    alone_found, _ = cheapest(Layout(("memory", "memory"), 6), lambda layout: kept(replace(layout, decode=2)))
+    assert (alone_found.prefill, alone_found.decode) == (3, 0)
+
+
+def test_offered_work_counts_a_block_once() -> None:
+    """Of two prompts that share their first block the second brings the rest only."""
+    arrivals = [Arrival(0.0, 1_000, 10, runs=((1, 2),)), Arrival(10.0, 1_000, 10, runs=((1, 1), (9, 1)))]
+    trace = make_trace("shared", arrivals, 400)
+    assert cold_tokens(trace) == [1_000, 600]

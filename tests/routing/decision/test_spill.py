@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from msgspec.structs import replace as struct_replace
+
 from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.facts import PodFacts
@@ -52,3 +56,30 @@ def test_the_cloud_serves_when_no_other_engine_is_left() -> None:
     for number in range(2):
         router.remove_pod(f"http://{number}")
     assert place(router, ask()).engine.pod in CLOUD
+
+
+def test_a_share_leaves_early_by_the_rank_of_its_pool_and_residency_stays() -> None:
+    """The pods state no rank: their pool has one. A request that may use home only is not among those that leave."""
+    router = router_of(2)
+    for number, url in enumerate(("http://0", "http://1", *CLOUD)):
+        pod = router.fleet.pod(url)
+        if pod is None:
+            add_pod(router, url)
+            pod = router.fleet.pod(url)
+        assert pod is not None
+        router.put_pod(replace(pod, pool="home" if number < 2 else "cloud", region="home" if number < 2 else "us"))
+    router.fleet.rank_pools({"cloud": 1})
+    model, home = ask().model, frozenset({"home"})
+
+    def pods(share: float, regions: frozenset[str] | None = None) -> list[str]:
+        router.spill_shares = {model: share} if share else {}
+        asked = (struct_replace(ask(texts_apart(at)), id=f"{share}-{at}", regions=regions) for at in range(60))
+        return [serve(router, request, now_s=1000.0 * share + 0.2 * at).engine.pod for at, request in enumerate(asked)]
+
+    assert not set(pods(0.0)) & set(CLOUD)
+    some = sum(pod in CLOUD for pod in pods(0.4))
+    assert 12 <= some <= 36
+    assert set(pods(1.0)) <= set(CLOUD)
+    assert not set(pods(1.0, home)) & set(CLOUD)
+    router.fleet.rank_pools({})
+    assert not router.fleet.eligible(model).spill_ranks

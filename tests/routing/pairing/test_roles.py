@@ -67,10 +67,17 @@ def test_no_one_is_helped_back() -> None:
 
 
 def test_help_that_leaves_the_helpers_short_must_help_much() -> None:
-    """Of three decoding engines with work for 2.5 none goes for a sixth of the worst pressure, one for a third."""
+    """Of three decoding engines with work for 2.5 none goes; one goes where prompts are twice as short as they are."""
     assert requested(workers(5, 3), EngineNeed(9.0, 2.5)) is None
     assert requested(workers(5, 3), EngineNeed(9.0, 1.9)) is not None
+    assert requested(workers(5, 3), EngineNeed(13.0, 2.5)) is not None
     assert requested(workers(1, 7), EngineNeed(9.0, 6.5)) is not None
+
+
+def test_one_engine_of_many_moves_for_the_little_that_it_improves() -> None:
+    """Twenty of forty prefill and are short by a fifth: each move lowers that by a twentieth."""
+    assert requested(workers(20, 20), EngineNeed(24.0, 8.0)) is not None
+    assert requested(workers(20, 20), EngineNeed(20.0, 19.5)) is None
 
 
 def test_the_last_of_a_kind_stays() -> None:
@@ -117,8 +124,7 @@ def test_a_draining_engine_bears_its_own_decodes() -> None:
     stays = PoolEngine("d", Role.DECODE, 0.0, decoding=10, decode_load=0.5, decode_need=0.75)
     leaves = PoolEngine("leaving", Role.PREFILL, 0.0, decoding=10, decode_load=0.9, decode_need=0.95)
     assert leaves.is_draining
-    decode = RoleBalancer(TERMS).observe([stays, leaves], 0.0, 0.0).decode
-    assert decode == pytest.approx(0.75 / TERMS.max_decode_utilization)
+    assert RoleBalancer(TERMS).observe([stays, leaves], 0.0, 0.0).decode == 0.75
 
 
 def test_need_follows_what_is_requested() -> None:
@@ -181,7 +187,7 @@ def test_full_engines_need_what_they_hold() -> None:
     [
         {"ttft_s": 0},
         {"min_improvement": 1.5},
-        {"min_overload_improvement": 0.0},
+        {"min_overload_ratio": 0.5},
         {"max_changes_per_minute_ratio": 0},
         {"min_decode_engines": 0},
         {"min_role_s": -1},
