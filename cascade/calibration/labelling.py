@@ -98,11 +98,11 @@ def known_losses(
     0 where both have the same final answer, or where the largest model's breaks the JSON Schema; 1 where only this one
     breaks it. Gains are not counted.
     """
-    largest = final_answer(texts[-1], pattern)
-    largest_fits = schema is None or _fits(texts[-1], schema)
+    reference = final_answer(texts[-1], pattern)
+    reference_fits = schema is None or _fits(texts[-1], schema)
     found: list[float | None] = []
     for text in texts[:-1]:
-        if not largest_fits or (largest and final_answer(text, pattern) == largest):
+        if not reference_fits or (reference and final_answer(text, pattern) == reference):
             found.append(0.0)
         else:
             found.append(None if schema is None or _fits(text, schema) else 1.0)
@@ -172,11 +172,11 @@ class CollectedRow:
             if self.scores is not None:
                 entry["score"] = self.scores[index]
             if index + 1 < len(models):
-                entry |= self._entry(index, answer.signals, is_next_largest=index + 2 == len(models))
+                entry |= self._entry(index, answer.signals, is_next_last=index + 2 == len(models))
             answers[model] = entry
         return json.dumps(row | {"rungs": answers}, ensure_ascii=False)
 
-    def _entry(self, index: int, signals: TokenSignals, *, is_next_largest: bool) -> dict[str, Any]:
+    def _entry(self, index: int, signals: TokenSignals, *, is_next_last: bool) -> dict[str, Any]:
         entry: dict[str, Any] = {}
         if signals.tokens:
             entry |= {name: round(signals.value_of(name), 6) for name in SIGNALS} | {"tokens": signals.tokens}
@@ -189,7 +189,7 @@ class CollectedRow:
             differs = self.text_outcomes[index]
             entry["text_outcome"] = differs
             # Drift control asks its judge where the texts differ, and compares with the next model.
-            if is_next_largest and (verdict is not None or not differs):
+            if is_next_last and (verdict is not None or not differs):
                 entry["judge_outcome"] = verdict if differs else 0
         return entry
 

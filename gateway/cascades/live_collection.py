@@ -201,13 +201,13 @@ class LiveCollector:
                 state.failures[f"scorer: {wrong}"] += 1
         if state.entry.judge_model is None:
             return
-        question, largest = last_text(sample.body), texts[-1]
+        question, reference = last_text(sample.body), texts[-1]
         verdicts: list[int | None] = []
         for text, loss in zip(texts[:-1], row.losses, strict=True):
             if loss is not None:
                 verdicts.append(None)
                 continue
-            orders = [(text, largest), (largest, text)]
+            orders = [(text, reference), (reference, text)]
             found = [await self._verdict(sample, comparison_prompt(question, *order), spent) for order in orders]
             verdicts.append(outcome_of_orders(*found))
         row.verdicts = tuple(verdicts)

@@ -374,17 +374,17 @@ class Collector:
                 if self.audited >= self.max_audited:
                     return
                 self.audited += 1
-        question, largest = last_text(request.encoded), row.answers[-1].text
+        question, reference = last_text(request.encoded), row.answers[-1].text
         row.verdicts = tuple(
-            self._verdict(question, answer.text, largest) if is_unknown else None
+            self._verdict(question, answer.text, reference) if is_unknown else None
             for answer, is_unknown in zip(row.answers[:-1], unknown, strict=True)
         )
 
-    def _verdict(self, question: str, ours: str, largest: str) -> int | None:
+    def _verdict(self, question: str, ours: str, reference: str) -> int | None:
         """Return the outcome of both orders, as `outcome_of_orders` does."""
         return outcome_of_orders(
-            self._ask_judge(comparison_prompt(question, ours, largest)),
-            self._ask_judge(comparison_prompt(question, largest, ours)),
+            self._ask_judge(comparison_prompt(question, ours, reference)),
+            self._ask_judge(comparison_prompt(question, reference, ours)),
         )
 
     def _ask_judge(self, prompt: str) -> ComparisonVerdict | None:

@@ -70,7 +70,7 @@ def test_a_schema_shows_losses_and_no_gains() -> None:
     assert known_losses(['{"a": 1}', "{}"], schema) == (0.0,)
 
 
-def test_agreement_is_with_the_largest_model() -> None:
+def test_agreement_is_with_the_last_model() -> None:
     """Empty answers agree with nothing."""
     assert known_losses(["Yes.", "no", "yes"]) == (0.0, None)
     assert known_losses(["", ""]) == (None,)

@@ -113,7 +113,7 @@ def test_only_named_fields_are_sent_and_no_text_is_written() -> None:
     assert CANARY in collected(collecting(models, store_prompts=True), recorded(1)).line(MODELS)
 
 
-def test_a_judge_is_asked_in_both_orders_where_nothing_shows_a_loss() -> None:
+def test_a_judge_compares_in_both_orders_where_nothing_shows_a_loss() -> None:
     """For the audit as often as wanted, and never for answers that agree."""
     models = Models()
     collector = collecting(models, judge_model="judge", max_audited=2)
@@ -242,8 +242,8 @@ def test_from_recorded_requests_to_a_calibration(
     requests, out = tmp_path / "requests.jsonl", tmp_path / "labels.jsonl"
     with requests.open("w") as file:
         for number in range(160):
-            asked = recorded(number % 150, hard=number % 10 == 0)
-            file.write(json.dumps({"request": asked.body, "expected": "right"}) + "\n")
+            request = recorded(number % 150, hard=number % 10 == 0)
+            file.write(json.dumps({"request": request.body, "expected": "right"}) + "\n")
     words = ["--requests", requests, "--url", api, "--models", "small,large", "--out", out, "--max-loss", 0.05]
     command = ["cascade", "collect", *map(str, words)]
     assert main([*command, "--max-rows", "40"]) == 3
