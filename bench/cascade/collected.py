@@ -99,7 +99,13 @@ class HiddenSet:
 
 
 def difficult(
-    seed: str, *, expected: float = 0.0, schema: bool = False, buckets: bool = False, long: bool = False
+    seed: str,
+    size: int = SIZE,
+    *,
+    expected: float = 0.0,
+    schema: bool = False,
+    buckets: bool = False,
+    long: bool = False,
 ) -> Iterator[HiddenPrompt]:
     """Prompts of normal difficulty; a model answers well where its skill less the difficulty, with noise, is above 0.
 
@@ -108,7 +114,7 @@ def difficult(
     texts are equal.
     """
     random = Random(seed)
-    for at in range(SIZE):
+    for at in range(size):
         difficulty, bucket = random.gauss(0.0, 1.0), random.choice(("chat", "code")) if buckets else None
         own = 0.5 - difficulty + random.gauss(0.0, 0.7)
         large = 1.2 - difficulty + random.gauss(0.0, 0.7)

@@ -28,6 +28,10 @@ AUDIT_ERROR = 0.025
 """Probability that the bound of an audit is too low; the error that a test of the labels may make falls by as much."""
 
 
+MAX_EXAMINED_CHARACTERS = 65_536
+"""End of an answer that the pattern of a final answer is searched in."""
+
+
 class LabelSource(StrEnum):
     """Method that gave a label."""
 
@@ -80,7 +84,7 @@ def final_answer(text: str, pattern: re.Pattern[str] | None) -> str:
     """
     if pattern is None:
         return normalized(text)
-    found = deque(pattern.finditer(text), maxlen=1)
+    found = deque(pattern.finditer(text[-MAX_EXAMINED_CHARACTERS:]), maxlen=1)
     return normalized(found[0][1 if pattern.groups else 0] or "") if found else ""
 
 

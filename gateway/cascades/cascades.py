@@ -174,7 +174,7 @@ class Cascades:
             if sample is not None:
                 self.shadow_sampler.settle(sample, run, result)
             if collected is not None and collector is not None:
-                collector.start(collected)
+                collector.settle(collected, is_answered=result is not None and result.end is AttemptStatus.OK)
 
         return CascadeRun(plan, shell, settled=settled, choose=choose)
 

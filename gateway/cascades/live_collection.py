@@ -117,8 +117,12 @@ class LiveCollector:
             return None
         return CollectionSample(state, plan, cost, tokens, body, collect, ask)
 
-    def start(self, sample: CollectionSample) -> None:
-        """Collect, now that the client has its answer."""
+    def settle(self, sample: CollectionSample, *, is_answered: bool) -> None:
+        """Collect, now that the request has ended; without an answer release what was reserved."""
+        if not is_answered:
+            sample.state.budget.release(sample.cost, 0.0)
+            sample.state.tokens.release(sample.used_tokens, 0.0)
+            return
         task = asyncio.get_running_loop().create_task(self._collect(sample))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -74,6 +74,7 @@ def test_agreement_is_with_the_last_model() -> None:
     """Empty answers agree with nothing."""
     assert known_losses(["Yes.", "no", "yes"]) == (0.0, None)
     assert known_losses(["", ""]) == (None,)
+    assert known_losses(["no " + "x" * 70_000, "yes " + "x" * 70_000]) == (None,)
 
 
 def test_scores_keep_the_losses() -> None:

@@ -83,16 +83,19 @@ class FakeModels:
         return ShadowAnswer("SECOND" if first.startswith(b"wrong") else "FIRST", Usage(30, 1))
 
 
-async def collected(entry: CollectEntry, text: str = "easy", tenant: Tenant = OPEN, **changes: Any) -> FakeModels:
+async def collected(
+    entry: CollectEntry, text: str = "easy", tenant: Tenant = OPEN, *, is_answered: bool = True, **changes: Any
+) -> FakeModels:
     """One request through a collector of its own."""
     collector = LiveCollector(draw=lambda: 0.5, clock=lambda: 0.0)
     collector.apply({"auto": CascadeConfig(CASCADE, HoldbackSettings(), collect=entry)})
     models = FakeModels(text)
     sample = collector.reserve(plan(body(text), **changes), body(text), tenant, models.collect, models.ask)
     if sample is not None:
-        collector.start(sample)
+        collector.settle(sample, is_answered=is_answered)
         await asyncio.gather(*collector._tasks)
-    models.calls += [f"failed {reason}" for reason in collector.status("auto")["failures"]]  # type: ignore[index, attr-defined]
+    status: Any = collector.status("auto")
+    models.calls += [f"failed {reason}" for reason in status["failures"]]
     collector.close()
     return models
 
@@ -164,6 +167,20 @@ async def test_only_what_may_be_sampled_is(entry: CollectEntry, tenant: Tenant, 
     assert lines(entry) == []
 
 
+async def test_a_request_without_an_answer_is_not_collected(entry: CollectEntry) -> None:
+    """What it reserved is free again, so that the next one fits."""
+    collector = LiveCollector(draw=lambda: 0.5, clock=lambda: 0.0)
+    limited = replace(entry, max_budget_per_hour=61.0)
+    collector.apply({"auto": CascadeConfig(CASCADE, HoldbackSettings(), collect=limited)})
+    models, sent = FakeModels("easy"), body("easy")
+    for _ in range(3):
+        sample = collector.reserve(plan(sent), sent, OPEN, models.collect, models.ask)
+        assert sample is not None
+        collector.settle(sample, is_answered=False)
+    collector.close()
+    assert (models.calls, lines(entry)) == ([], [])
+
+
 async def test_budgets_bound_what_is_sent(entry: CollectEntry) -> None:
     """Money, tokens and rows; a request that no model answered leaves no row and is counted."""
     # The budget of ten minutes is a sixth of an hour's; one request of two models reserves 10.
@@ -191,7 +208,7 @@ async def test_signals_of_reasoning_are_left_out_where_clients_stream(entry: Col
         models = Reasoning("easy")
         sample = collector.reserve(plan(body("easy"), stream=stream), body("easy"), OPEN, models.collect, models.ask)
         assert sample is not None
-        collector.start(sample)
+        collector.settle(sample, is_answered=True)
         await asyncio.gather(*collector._tasks)
         collector.close()
     assert ["margin" in row["rungs"]["small"] for row in lines(entry)] == [False, True]
