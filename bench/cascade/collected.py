@@ -25,6 +25,7 @@ from typing import Any
 from bench.cascade.population_loss import NOTHING, Effect, PopulationLoss
 from bench.cascade.populations import SMALL_COST, benefit_auroc
 from bench.target import Target
+from cascade.answer_comparison import answers_agree
 from cascade.calibration.calibrate import CalibrationTarget, calibrate
 from cascade.calibration.examples import AnswerPricing, Example, examples_of
 from cascade.calibration.labelled_file import read_labelled
@@ -358,7 +359,7 @@ def serve(data: HiddenSet, file: CalibrationFile, examples: Sequence[Example], r
         example, prompt = examples[at], data.prompts[at]
         verdict = judge_signal(drift.calibration, 0, example.bucket, example.signals[0], draw=random.random())
         if verdict is AnswerVerdict.KEEP:
-            drift.record_sample(0, int(prompt.answers[0] != prompt.answers[1]))
+            drift.record_sample(0, 0 if answers_agree(*prompt.answers) else 1)
             samples += 1
         if samples == SHADOWS or drift.is_withdrawn:
             break
