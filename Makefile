@@ -210,7 +210,7 @@ bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside
 bench-doctor: $(READY) ## Diagnosis beside 35 injected faults, pairs, missing figures and 20 healthy hours (ARGS="--hours 0"; an hour).
 	@$(BIN)/python -m bench.doctor --keep bench/doctor/last.txt $(ARGS)
 
-bench-cascade: $(READY) ## Whether promises about quality are kept, and what ladders cost at work (ARGS go to the first; 12 minutes).
+bench-cascade: $(READY) ## Whether promises about quality are kept, and what ladders cost at work (ARGS go to the first; 12 minutes; --collected, --easy, --drift, --rows: other tables).
 	@$(BIN)/python -m bench.cascade --keep bench/cascade/last.txt $(ARGS); promises=$$?; \
 		$(BIN)/python -m bench.cascade.live --keep bench/cascade/live.last.txt && exit $$promises
 

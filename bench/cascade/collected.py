@@ -25,6 +25,7 @@ from typing import Any
 from bench.cascade.population_loss import NOTHING, Effect, PopulationLoss
 from bench.cascade.populations import SMALL_COST, benefit_auroc
 from bench.target import Target
+from cascade.answer_comparison import answers_agree
 from cascade.calibration.calibrate import CalibrationTarget, calibrate
 from cascade.calibration.examples import AnswerPricing, Example, examples_of
 from cascade.calibration.labelled_file import read_labelled
@@ -99,7 +100,13 @@ class HiddenSet:
 
 
 def difficult(
-    seed: str, *, expected: float = 0.0, schema: bool = False, buckets: bool = False, long: bool = False
+    seed: str,
+    size: int = SIZE,
+    *,
+    expected: float = 0.0,
+    schema: bool = False,
+    buckets: bool = False,
+    long: bool = False,
 ) -> Iterator[HiddenPrompt]:
     """Prompts of normal difficulty; a model answers well where its skill less the difficulty, with noise, is above 0.
 
@@ -108,7 +115,7 @@ def difficult(
     texts are equal.
     """
     random = Random(seed)
-    for at in range(SIZE):
+    for at in range(size):
         difficulty, bucket = random.gauss(0.0, 1.0), random.choice(("chat", "code")) if buckets else None
         own = 0.5 - difficulty + random.gauss(0.0, 0.7)
         large = 1.2 - difficulty + random.gauss(0.0, 0.7)
@@ -352,7 +359,7 @@ def serve(data: HiddenSet, file: CalibrationFile, examples: Sequence[Example], r
         example, prompt = examples[at], data.prompts[at]
         verdict = judge_signal(drift.calibration, 0, example.bucket, example.signals[0], draw=random.random())
         if verdict is AnswerVerdict.KEEP:
-            drift.record_sample(0, int(prompt.answers[0] != prompt.answers[1]))
+            drift.record_sample(0, 0 if answers_agree(*prompt.answers) else 1)
             samples += 1
         if samples == SHADOWS or drift.is_withdrawn:
             break

@@ -72,7 +72,7 @@ class LabelSummary:
     judge_losses: tuple[float, ...] = ()
     """By model but the largest: what an answer counts as losing that the judge does not call worse; 1 without an audit.
     """
-    largest_right: float = nan
+    expected_share: float = nan
     """Share of the rows with an `expected` answer in which the largest model gives it; nan without any."""
 
     @property

@@ -40,7 +40,7 @@ def with_label_errors(labelled: LabelledExamples) -> LabelledExamples:
         error=AUDIT_ERROR if is_judged and min(losses) < 1.0 else 0.0,
         audited=tuple(each.not_worse for each in audits),
         judge_losses=losses,
-        largest_right=sum(expected) / len(expected) if expected else nan,
+        expected_share=sum(expected) / len(expected) if expected else nan,
     )
     return replace(labelled, rows=rows, labels=summary)
 

@@ -28,6 +28,10 @@ AUDIT_ERROR = 0.025
 """Probability that the bound of an audit is too low; the error that a test of the labels may make falls by as much."""
 
 
+MAX_EXAMINED_CHARACTERS = 65_536
+"""End of an answer that the pattern of a final answer is searched in."""
+
+
 class LabelSource(StrEnum):
     """Method that gave a label."""
 
@@ -80,7 +84,7 @@ def final_answer(text: str, pattern: re.Pattern[str] | None) -> str:
     """
     if pattern is None:
         return normalized(text)
-    found = deque(pattern.finditer(text), maxlen=1)
+    found = deque(pattern.finditer(text[-MAX_EXAMINED_CHARACTERS:]), maxlen=1)
     return normalized(found[0][1 if pattern.groups else 0] or "") if found else ""
 
 
@@ -98,11 +102,11 @@ def known_losses(
     0 where both have the same final answer, or where the largest model's breaks the JSON Schema; 1 where only this one
     breaks it. Gains are not counted.
     """
-    largest = final_answer(texts[-1], pattern)
-    largest_fits = schema is None or _fits(texts[-1], schema)
+    reference = final_answer(texts[-1], pattern)
+    reference_fits = schema is None or _fits(texts[-1], schema)
     found: list[float | None] = []
     for text in texts[:-1]:
-        if not largest_fits or (largest and final_answer(text, pattern) == largest):
+        if not reference_fits or (reference and final_answer(text, pattern) == reference):
             found.append(0.0)
         else:
             found.append(None if schema is None or _fits(text, schema) else 1.0)
@@ -172,11 +176,11 @@ class CollectedRow:
             if self.scores is not None:
                 entry["score"] = self.scores[index]
             if index + 1 < len(models):
-                entry |= self._entry(index, answer.signals, is_next_largest=index + 2 == len(models))
+                entry |= self._entry(index, answer.signals, is_next_last=index + 2 == len(models))
             answers[model] = entry
         return json.dumps(row | {"rungs": answers}, ensure_ascii=False)
 
-    def _entry(self, index: int, signals: TokenSignals, *, is_next_largest: bool) -> dict[str, Any]:
+    def _entry(self, index: int, signals: TokenSignals, *, is_next_last: bool) -> dict[str, Any]:
         entry: dict[str, Any] = {}
         if signals.tokens:
             entry |= {name: round(signals.value_of(name), 6) for name in SIGNALS} | {"tokens": signals.tokens}
@@ -189,7 +193,7 @@ class CollectedRow:
             differs = self.text_outcomes[index]
             entry["text_outcome"] = differs
             # Drift control asks its judge where the texts differ, and compares with the next model.
-            if is_next_largest and (verdict is not None or not differs):
+            if is_next_last and (verdict is not None or not differs):
                 entry["judge_outcome"] = verdict if differs else 0
         return entry
 

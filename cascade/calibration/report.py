@@ -78,16 +78,16 @@ def describe_labels(labels: LabelSummary, models: Sequence[str]) -> str:
                     "fewest), so its verdicts count as none. Add requests with `expected`, or a scorer"
                 )
             rows.append(("judge", words))
-    if labels.largest_right < MIN_LARGEST_RIGHT:
+    if labels.expected_share < MIN_EXPECTED_SHARE:
         words = (
-            f"the largest model gives the `expected` answer in {labels.largest_right:.0%} of the rows that have one: "
+            f"the largest model gives the `expected` answer in {labels.expected_share:.0%} of the rows that have one: "
             "is it compared in the right form (--answer-pattern)?"
         )
         rows.append(("warning", words))
     return _table(rows)
 
 
-MIN_LARGEST_RIGHT = 0.3
+MIN_EXPECTED_SHARE = 0.3
 """Share of expected answers below which their form may be the reason."""
 
 

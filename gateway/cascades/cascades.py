@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,7 +22,6 @@ from gateway.cascades.cascade_config import CascadeConfig, UnusedGuarantee, unus
 from gateway.cascades.cascade_run import CascadePlan, CascadeRun, ModelRequestBuilder
 from gateway.cascades.constraints import CascadeConstraints, EscalationLimiters, read_constraints
 from gateway.cascades.features import CascadeRequestFeatures, estimated_tokens, read_features
-from gateway.cascades.live_collection import CollectAnswer, LiveCollector
 from gateway.cascades.shadow_sampling import AskModel, GuaranteeStatus, LogFunction, ShadowSampler
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus
 from routing.affinity import RecentMap
@@ -30,6 +29,9 @@ from routing.decision.router import Router
 from routing.rejection import Reason, RequestRejected
 from routing.request import Request
 from tenancy.tenants import Tenant
+
+if TYPE_CHECKING:
+    from gateway.cascades.live_collection import CollectAnswer, LiveCollector
 
 MAX_SESSIONS = 1 << 16
 
@@ -125,6 +127,8 @@ class Cascades:
         self._models = {name: frozenset(model.name for model in each.cascade.models) for name, each in served.items()}
         self.shadow_sampler.apply(served)
         if self.collector is None and any(each.collect for each in served.values()):
+            from gateway.cascades.live_collection import LiveCollector  # noqa: PLC0415 - off in most gateways
+
             self.collector = LiveCollector(draw=self._draw, clock=self._clock)
         if self.collector is not None:
             self.collector.apply(served)
@@ -185,7 +189,7 @@ class Cascades:
             if sample is not None:
                 self.shadow_sampler.settle(sample, run, result)
             if collected is not None and collector is not None:
-                collector.start(collected)
+                collector.settle(collected, is_answered=result is not None and result.end is AttemptStatus.OK)
 
         return CascadeRun(plan, shell, settled=settled, choose=choose)
 

@@ -117,8 +117,12 @@ class LiveCollector:
             return None
         return CollectionSample(state, plan, cost, tokens, body, collect, ask)
 
-    def start(self, sample: CollectionSample) -> None:
-        """Collect, now that the client has its answer."""
+    def settle(self, sample: CollectionSample, *, is_answered: bool) -> None:
+        """Collect, now that the request has ended; without an answer release what was reserved."""
+        if not is_answered:
+            sample.state.budget.release(sample.cost, 0.0)
+            sample.state.tokens.release(sample.used_tokens, 0.0)
+            return
         task = asyncio.get_running_loop().create_task(self._collect(sample))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -201,13 +205,13 @@ class LiveCollector:
                 state.failures[f"scorer: {wrong}"] += 1
         if state.entry.judge_model is None:
             return
-        question, largest = last_text(sample.body), texts[-1]
+        question, reference = last_text(sample.body), texts[-1]
         verdicts: list[int | None] = []
         for text, loss in zip(texts[:-1], row.losses, strict=True):
             if loss is not None:
                 verdicts.append(None)
                 continue
-            orders = [(text, largest), (largest, text)]
+            orders = [(text, reference), (reference, text)]
             found = [await self._verdict(sample, comparison_prompt(question, *order), spent) for order in orders]
             verdicts.append(outcome_of_orders(*found))
         row.verdicts = tuple(verdicts)

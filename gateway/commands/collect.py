@@ -55,8 +55,6 @@ PROGRESS_INTERVAL = 50
 MAX_ROWS = 50_000
 MAX_REQUEST_BYTES = 1 << 20
 MAX_ANSWER_BYTES = 32 << 20
-MAX_EXAMINED_CHARACTERS = 65_536
-"""End of an answer that `--answer-pattern` is searched in."""
 DEFAULT_ANSWER_TOKENS = 1_024
 """Reserved, and sent as `max_tokens`, where a request sets no limit of its own."""
 CHARACTERS_PER_TOKEN = 3.0
@@ -290,7 +288,7 @@ class Collector:
         row.plain = {"stage": self.stage.value, "request": request.line}
         if self.store_prompts:
             row.plain["prompt"] = last_text(request.encoded)
-        texts = [answer.text[-MAX_EXAMINED_CHARACTERS:] for answer in answers]
+        texts = [answer.text for answer in answers]
         row.losses = known_losses(texts, features.schema, self.answer_pattern)
         row.scores, row.source = self._true_label(request, texts)
         self._judge(row, request)
@@ -374,17 +372,17 @@ class Collector:
                 if self.audited >= self.max_audited:
                     return
                 self.audited += 1
-        question, largest = last_text(request.encoded), row.answers[-1].text
+        question, reference = last_text(request.encoded), row.answers[-1].text
         row.verdicts = tuple(
-            self._verdict(question, answer.text, largest) if is_unknown else None
+            self._verdict(question, answer.text, reference) if is_unknown else None
             for answer, is_unknown in zip(row.answers[:-1], unknown, strict=True)
         )
 
-    def _verdict(self, question: str, ours: str, largest: str) -> int | None:
+    def _verdict(self, question: str, ours: str, reference: str) -> int | None:
         """Return the outcome of both orders, as `outcome_of_orders` does."""
         return outcome_of_orders(
-            self._ask_judge(comparison_prompt(question, ours, largest)),
-            self._ask_judge(comparison_prompt(question, largest, ours)),
+            self._ask_judge(comparison_prompt(question, ours, reference)),
+            self._ask_judge(comparison_prompt(question, reference, ours)),
         )
 
     def _ask_judge(self, prompt: str) -> ComparisonVerdict | None:

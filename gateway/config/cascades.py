@@ -6,6 +6,7 @@ and judged, and what may be spent on shadow samples.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection
 from dataclasses import dataclass, field
@@ -245,7 +246,7 @@ def _collect(table: DocumentTable) -> CollectEntry | None:
         keys.error("file", "is missing")
     defaults = CollectEntry("")
     found = CollectEntry(
-        file=str(keys.get("file", parse_writable_path, Path())),
+        file=str(keys.get("file", _label_file, Path())),
         share=keys.get("share", _fraction, defaults.share),
         max_budget_per_hour=keys.get("max_budget_per_hour", not_negative, None),
         max_tokens_per_hour=keys.get("max_tokens_per_hour", positive(integer), defaults.max_tokens_per_hour),
@@ -257,6 +258,13 @@ def _collect(table: DocumentTable) -> CollectEntry | None:
     )
     keys.close()
     return found
+
+
+def _label_file(value: object) -> Path:
+    path = parse_writable_path(value)
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise InvalidValue(f"`{path}` cannot be written")
+    return path
 
 
 def _fraction(value: object) -> float:

@@ -443,6 +443,7 @@ ADMIN_VIEWS = {
     "/limits": ("gateway/limits/monitoring.py:_show", "gateway/observe/admin.py:_limits"),
     "/cascades": (
         *("gateway/cascades/cascades.py:_show", "gateway/cascades/cascades.py:_show_drift"),
+        "gateway/cascades/live_collection.py:status",
         "gateway/observe/admin.py:_cascades",
     ),
     "/pods/drain": ("gateway/observe/admin.py:_set_drained",),

@@ -64,7 +64,7 @@ def test_true_scores_stay() -> None:
     """Gains included; the share that the largest model has right is stated."""
     found = read([line("expected", {"score": 1}, {"score": 0}), line("expected", {"score": 0}, {"score": 1})])
     assert [row.scores for row in found.rows] == [(1.0, 0.0), (0.0, 1.0)]
-    assert found.labels.largest_right == 0.5
+    assert found.labels.expected_share == 0.5
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,11 @@ def test_a_schema_shows_losses_and_no_gains() -> None:
     assert known_losses(['{"a": 1}', "{}"], schema) == (0.0,)
 
 
-def test_agreement_is_with_the_largest_model() -> None:
+def test_agreement_is_with_the_last_model() -> None:
     """Empty answers agree with nothing."""
     assert known_losses(["Yes.", "no", "yes"]) == (0.0, None)
     assert known_losses(["", ""]) == (None,)
+    assert known_losses(["no " + "x" * 70_000, "yes " + "x" * 70_000]) == (None,)
 
 
 def test_scores_keep_the_losses() -> None:

@@ -61,7 +61,7 @@ def plan(sent: bytes, **changes: Any) -> CascadePlan:
     return msgspec.structs.replace(found, **changes)
 
 
-class Asked:
+class FakeModels:
     """Models that differ on hard questions, and a judge that prefers the large one's answer."""
 
     def __init__(self, text: str) -> None:
@@ -83,18 +83,21 @@ class Asked:
         return ShadowAnswer("SECOND" if first.startswith(b"wrong") else "FIRST", Usage(30, 1))
 
 
-async def collected(entry: CollectEntry, text: str = "easy", tenant: Tenant = OPEN, **changes: Any) -> Asked:
+async def collected(
+    entry: CollectEntry, text: str = "easy", tenant: Tenant = OPEN, *, is_answered: bool = True, **changes: Any
+) -> FakeModels:
     """One request through a collector of its own."""
     collector = LiveCollector(draw=lambda: 0.5, clock=lambda: 0.0)
     collector.apply({"auto": CascadeConfig(CASCADE, HoldbackSettings(), collect=entry)})
-    asked = Asked(text)
-    sample = collector.reserve(plan(body(text), **changes), body(text), tenant, asked.collect, asked.ask)
+    models = FakeModels(text)
+    sample = collector.reserve(plan(body(text), **changes), body(text), tenant, models.collect, models.ask)
     if sample is not None:
-        collector.start(sample)
+        collector.settle(sample, is_answered=is_answered)
         await asyncio.gather(*collector._tasks)
-    asked.calls += [f"failed {reason}" for reason in collector.status("auto")["failures"]]  # type: ignore[index, union-attr]
+    status: Any = collector.status("auto")
+    models.calls += [f"failed {reason}" for reason in status["failures"]]
     collector.close()
-    return asked
+    return models
 
 
 def lines(entry: CollectEntry) -> list[Mapping[str, Any]]:
@@ -130,8 +133,8 @@ async def test_a_row_has_labels_and_signals_and_no_text(entry: CollectEntry) -> 
 
 async def test_a_judge_and_a_scorer_label_what_differs(entry: CollectEntry, tmp_path: Path) -> None:
     """The judge in both orders, and only there; a scorer that fails is counted, and the rest goes on."""
-    asked = await collected(replace(entry, judge_model="judge"), "hard")
-    assert asked.calls == ["small", "large", "judge", "judge"]
+    models = await collected(replace(entry, judge_model="judge"), "hard")
+    assert models.calls == ["small", "large", "judge", "judge"]
     assert lines(entry)[-1]["rungs"]["small"]["verdict"] == 1
     assert (await collected(replace(entry, judge_model="judge"))).calls == ["small", "large"]
     program = tmp_path / "score.py"
@@ -142,8 +145,8 @@ async def test_a_judge_and_a_scorer_label_what_differs(entry: CollectEntry, tmp_
     await collected(replace(entry, scorer=(sys.executable, str(program))), "hard")
     assert lines(entry)[-1]["label"] == "scorer"
     assert lines(entry)[-1]["rungs"]["small"]["score"] == 0.0
-    asked = await collected(replace(entry, scorer=(sys.executable, "-c", "raise SystemExit(3)")), "hard")
-    assert asked.calls[-1].startswith("failed scorer: it ended with status 3")
+    models = await collected(replace(entry, scorer=(sys.executable, "-c", "raise SystemExit(3)")), "hard")
+    assert models.calls[-1].startswith("failed scorer: it ended with status 3")
     assert lines(entry)[-1]["label"] == "none"
 
 
@@ -164,6 +167,20 @@ async def test_only_what_may_be_sampled_is(entry: CollectEntry, tenant: Tenant, 
     assert lines(entry) == []
 
 
+async def test_a_request_without_an_answer_is_not_collected(entry: CollectEntry) -> None:
+    """What it reserved is free again, so that the next one fits."""
+    collector = LiveCollector(draw=lambda: 0.5, clock=lambda: 0.0)
+    limited = replace(entry, max_budget_per_hour=61.0)
+    collector.apply({"auto": CascadeConfig(CASCADE, HoldbackSettings(), collect=limited)})
+    models, sent = FakeModels("easy"), body("easy")
+    for _ in range(3):
+        sample = collector.reserve(plan(sent), sent, OPEN, models.collect, models.ask)
+        assert sample is not None
+        collector.settle(sample, is_answered=False)
+    collector.close()
+    assert (models.calls, lines(entry)) == ([], [])
+
+
 async def test_budgets_bound_what_is_sent(entry: CollectEntry) -> None:
     """Money, tokens and rows; a request that no model answered leaves no row and is counted."""
     # The budget of ten minutes is a sixth of an hour's; one request of two models reserves 10.
@@ -179,7 +196,7 @@ async def test_budgets_bound_what_is_sent(entry: CollectEntry) -> None:
 async def test_signals_of_reasoning_are_left_out_where_clients_stream(entry: CollectEntry) -> None:
     """A unary response does not tell its tokens from those of the answer, and clients' answers are judged without."""
 
-    class Reasoning(Asked):
+    class Reasoning(FakeModels):
         async def collect(self, model: str, top: int) -> bytes | None:
             response = json.loads(await super().collect(model, top) or b"")
             response["choices"][0]["message"]["reasoning"] = "let me see"
@@ -188,10 +205,10 @@ async def test_signals_of_reasoning_are_left_out_where_clients_stream(entry: Col
     for stream in (True, False):
         collector = LiveCollector(draw=lambda: 0.5, clock=lambda: 0.0)
         collector.apply({"auto": CascadeConfig(CASCADE, HoldbackSettings(), collect=entry)})
-        asked = Reasoning("easy")
-        sample = collector.reserve(plan(body("easy"), stream=stream), body("easy"), OPEN, asked.collect, asked.ask)
+        models = Reasoning("easy")
+        sample = collector.reserve(plan(body("easy"), stream=stream), body("easy"), OPEN, models.collect, models.ask)
         assert sample is not None
-        collector.start(sample)
+        collector.settle(sample, is_answered=True)
         await asyncio.gather(*collector._tasks)
         collector.close()
     assert ["margin" in row["rungs"]["small"] for row in lines(entry)] == [False, True]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 import threading
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
@@ -26,6 +28,7 @@ from gateway.commands.collect import (
     read_requests,
 )
 from tenancy.document import InvalidValue
+from tests.scenarios.cascade_pods import some_cascade_pods
 
 MODELS = ("small", "large")
 CANARY = "canary-7f3a"
@@ -113,7 +116,7 @@ def test_only_named_fields_are_sent_and_no_text_is_written() -> None:
     assert CANARY in collected(collecting(models, store_prompts=True), recorded(1)).line(MODELS)
 
 
-def test_a_judge_is_asked_in_both_orders_where_nothing_shows_a_loss() -> None:
+def test_a_judge_compares_in_both_orders_where_nothing_shows_a_loss() -> None:
     """For the audit as often as wanted, and never for answers that agree."""
     models = Models()
     collector = collecting(models, judge_model="judge", max_audited=2)
@@ -242,8 +245,8 @@ def test_from_recorded_requests_to_a_calibration(
     requests, out = tmp_path / "requests.jsonl", tmp_path / "labels.jsonl"
     with requests.open("w") as file:
         for number in range(160):
-            asked = recorded(number % 150, hard=number % 10 == 0)
-            file.write(json.dumps({"request": asked.body, "expected": "right"}) + "\n")
+            request = recorded(number % 150, hard=number % 10 == 0)
+            file.write(json.dumps({"request": request.body, "expected": "right"}) + "\n")
     words = ["--requests", requests, "--url", api, "--models", "small,large", "--out", out, "--max-loss", 0.05]
     command = ["cascade", "collect", *map(str, words)]
     assert main([*command, "--max-rows", "40"]) == 3
@@ -280,3 +283,28 @@ def test_a_spent_budget_ends_the_collection(api: str, tmp_path: Path, capsys: py
     out.write_text("something else\n")
     assert main([*command, "--price", "large=0,1"]) == 1
     assert "was not written by collect" in capsys.readouterr().err
+
+
+@pytest.mark.timeout(240)
+async def test_the_policy_of_the_key_decides_which_models_are_collected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Through a running gateway with simulated models, unary and streamed; a forbidden model leaves no row."""
+    keys = {name: [sha256(f"sk-{name}".encode()).hexdigest()] for name in ("open", "narrow")}
+    policy = {"auth": {"keys": keys}, "tenants": {"open": {}, "narrow": {"models": ["small"]}}}
+    requests = tmp_path / "requests.jsonl"
+    requests.write_text(
+        "".join(json.dumps({**recorded(number).body, "stream": number == 1}) + "\n" for number in range(3))
+    )
+    async with some_cascade_pods(tmp_path, policy=policy) as pods:
+        for tenant, count in (("open", 3), ("narrow", 0)):
+            key, out = tmp_path / f"{tenant}.key", tmp_path / f"{tenant}.jsonl"
+            key.write_text(f"sk-{tenant}\n")
+            words = ["--requests", requests, "--url", pods.gateway.at("traffic", "/v1"), "--models", "small,big"]
+            words += ["--out", out, "--api-key-file", key]
+            assert await asyncio.to_thread(main, ["cascade", "collect", *map(str, words)]) == 3
+            assert f"{count} rows more" in (printed := capsys.readouterr().out)
+            rows = [json.loads(line) for line in out.read_text().splitlines()] if count else []
+            assert len(rows) == count
+            assert all(row["rungs"]["small"]["tokens"] for row in rows)
+        assert "3 x big answered with status 4" in printed

@@ -46,7 +46,17 @@ ASKED: dict[str, Any] = {
 def full(folder: Path) -> dict[str, Any]:
     """A configuration that opens every table."""
     return {
-        "model_list": [{"model_name": "a", "cascade": {"models": ["b", "c"], "holdback": {}, "shadow": {}}}],
+        "model_list": [
+            {
+                "model_name": "a",
+                "cascade": {
+                    "models": ["b", "c"],
+                    "holdback": {},
+                    "shadow": {},
+                    "collect": {"file": f"{folder}/labels.jsonl"},
+                },
+            }
+        ],
         "discovery": {"static": {"pods": [{"url": "http://a:1"}]}, "file": {"path": f"{folder}/pods"}} | ASKED,
         "routing": {
             "scorers": {
