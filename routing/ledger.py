@@ -293,6 +293,16 @@ class Ledger:
         if self._listener is not None:
             self._listener.on_prefill_done(charge, now_s)
 
+    def prefill_again(self, charge: Charge, now_s: float) -> None:
+        """Its prefill was taken to be done, and is not: it delays others again."""
+        if charge.in_prefill or charge.released:
+            return
+        charge.in_prefill = True
+        if charge.queues:
+            self._enqueue(charge, now_s)
+        if self._listener is not None:
+            self._listener.on_charged(charge, now_s)
+
     def _dequeue(self, charge: Charge, now_s: float) -> None:
         slot = charge.slot
         queue = self._in_prefill[slot]

@@ -277,9 +277,9 @@ MAX_SILENCE_S = 0.4
 MAX_SILENCE_OLD_S = 1.5
 """The same of a replica that does not send what waits: earlier versions send every second."""
 
-MIN_SILENCE_S = 0.06
-"""Of many replicas with open requests some batch arrives within this time: after a longer silence of all of them the
-link is broken. Of few it is judged by more time, up to `MAX_SILENCE_S` of a single one."""
+MIN_SILENCE_S, SILENCE_OF_ONE_S = 0.06, 0.42
+"""Of many replicas with open requests some batch arrives within the first time. For fewer the second is added over
+their number: after a longer silence of all, up to `MAX_SILENCE_S`, the link is broken."""
 
 CATCH_UP_S = 2.0
 """So long after a missing replica was heard again its updates may be old: they were held back on their way. What was
@@ -375,6 +375,8 @@ class ReplicaState:
         self._charged = 0
         """Requests charged: one of as many as there are replicas is learned from, so that learning costs the same
         however many there are, and lasts as long."""
+        self._is_silent = False
+        """Whether all replicas with open requests have been silent for too long."""
         self._missing: set[int] = set()
         """Origins that fell silent with open requests, less those that have appeared since."""
 
@@ -426,6 +428,8 @@ class ReplicaState:
         origin.number = number
         if self.admission is not None:
             self.admission.heard(now_s + _link_silence_s(len(self._origins)), self._note_missing)
+        if self._is_silent:
+            self._note_missing(now_s)
         self.applied += len(updates)
         take = self._take
         for update in updates:
@@ -487,7 +491,8 @@ class ReplicaState:
             self._assume_prefill_done(self._origins[name], now_s)
         busy = [name for name, origin in self._origins.items() if origin.is_busy]
         heard_s = max((self._origins[name].last_update_s for name in busy), default=now_s)
-        if now_s - heard_s >= _link_silence_s(len(busy)):
+        self._is_silent = now_s - heard_s >= _link_silence_s(len(busy))
+        if self._is_silent:
             missing.update(busy)
         if missing or self._missing:
             if state.peers_missing_s is None:
@@ -614,6 +619,9 @@ class ReplicaState:
             remote = origin.open.get(charge.number) or self._charge(origin, charge, now_s)
             if remote is not None and not charge.in_prefill:
                 self._start(remote, now_s)
+            elif remote is not None and not remote.in_prefill:
+                remote.is_prefill_done = False
+                self._state.ledger.prefill_again(remote, now_s)
         origin.has_gap = False
 
     def _charge(self, origin: RemoteReplica, stated: OpenRequest, now_s: float) -> RemoteRequest | None:
@@ -673,7 +681,7 @@ class ReplicaState:
 
 def _link_silence_s(busy: int) -> float:
     """Return the silence of so many replicas after which the link to all of them is taken to be broken."""
-    return MIN_SILENCE_S + (MAX_SILENCE_S - MIN_SILENCE_S) / max(1, busy)
+    return min(MAX_SILENCE_S, MIN_SILENCE_S + SILENCE_OF_ONE_S / max(1, busy))
 
 
 def _is_sane_charge(said: OpenRequest) -> bool:

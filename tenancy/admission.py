@@ -160,7 +160,7 @@ class AdmissionFilter:
     def _is_borne(self, engine: Engine, prefill_s: float) -> bool:
         """Whether the streams that decode on an engine tolerate this much prefill: on both engines of a pair."""
         stalls, slot = self._stalls, engine.slot
-        if not stalls.has_share(slot, self._waiter.objective.tier.priority, self._now_s):
+        if stalls.share is not None and not stalls.has_share(slot, self._waiter.objective.tier.priority, self._now_s):
             return False
         return prefill_s <= stalls.room_s.get(slot, inf) or prefill_s <= stalls.room_now_s(slot, self._now_s)
 
