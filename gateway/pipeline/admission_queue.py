@@ -98,12 +98,14 @@ class AdmissionQueue:
     def max_wait_share(self) -> float:
         """Return the largest share of its bound that a waiting request has waited; 0 where none waits.
 
-        Tiers that use only what others leave idle do not count.
+        The bound is its TTFT objective, or `max_queue_s` where that is less. Tiers that use only what others leave idle
+        do not count.
         """
         now_s, waiters = self._clock(), (queued.waiter for queued in self._queued.values())
         return max(
             (
-                (now_s - waiter.arrived_s) / max(waiter.objective.max_queue_s, MIN_BOUND_S)
+                (now_s - waiter.arrived_s)
+                / max(min(waiter.objective.ttft_s, waiter.objective.max_queue_s), MIN_BOUND_S)
                 for waiter in waiters
                 if not waiter.objective.tier.is_best_effort
             ),
