@@ -121,8 +121,8 @@ def test_a_moment_of_more_work_moves_nothing() -> None:
         decision, memory = spill_decision(fleet(gold, gold), POLICY, memory, MONDAY_S + at_s)
         assert decision.share == 0.0
     decision, _ = spill_decision(fleet(20.0, 20.0), POLICY, memory, MONDAY_S + CONFIRM_S)
-    least, _ = decide_spill(fleet(14.0, 14.0), SpillMemory())
-    assert decision.share == least.share > 0
+    lower, _ = decide_spill(fleet(14.0, 14.0), SpillMemory())
+    assert decision.share == lower.share > 0
     _, memory = spill_decision(fleet(2.0, 2.0), POLICY, memory, MONDAY_S + CONFIRM_S)
     decision, _ = spill_decision(fleet(20.0, 20.0), POLICY, memory, MONDAY_S + CONFIRM_S + 5.0)
     assert decision.share == 0.0
