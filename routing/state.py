@@ -15,11 +15,11 @@ from math import inf
 from routing.affinity import LastSlots, RecentMap
 from routing.blocks import PackedPrompt, Prompt
 from routing.cost import CostModel
+from routing.decode_pace import DecodePace
 from routing.demand import PrefixDemand
 from routing.fleet import Fleet
 from routing.ledger import NO_EXTERNAL_LOAD, ExternalLoad, Ledger
 from routing.observers import ObserverList, PlacementObserver, Report, report_nowhere
-from routing.pairing.decode_pace import DecodePace
 from routing.pods import EngineShape, Pod
 from routing.prefix_index import CacheInsertion, PrefixIndex
 from routing.request import Usage

@@ -17,6 +17,9 @@ TAKE_BACK_S = 120.0
 TAKE_BACK_MARGIN = 1.1
 """Factor on the work when that is judged."""
 
+CONFIRM_S = 45.0
+"""For this long more must have to leave before more does: single requests leave at once where home would be late."""
+
 SHARE_STEP = 1 / 32
 
 
@@ -40,6 +43,9 @@ class SpillMemory:
 
     share: float = 0.0
     calm_since_s: float | None = None
+    rising: float = 0.0
+    """Smallest share that was needed since `rising_since_s`, larger than `share`."""
+    rising_since_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +89,9 @@ def spill_decision(
 ) -> tuple[SpillDecision, SpillMemory]:
     """Return the share of the work that may leave and has to, so that the ready home engines keep all objectives.
 
-    Work leaves at once, and only as much as has to. It is taken back step by step: the share falls when the home pools
-    have been able to carry more for `TAKE_BACK_S`. Stale or partial figures leave the share as it is. Of a tier with
-    resident work only the rest may leave.
+    Only as much leaves as has to, and has had to for `CONFIRM_S`. It is taken back step by step: the share falls when
+    the home pools have been able to carry more for `TAKE_BACK_S`. Stale or partial figures leave the share as it is.
+    Of a tier with resident work only the rest may leave.
     """
     load = replace(load, tiers=tuple(part for tier in load.tiers for part in tier.by_residency()))
     pools = order_pools(pool for pool in load.pools if pool.role is role)
@@ -119,8 +125,16 @@ def _held(
     memory: SpillMemory,
     now_s: float,
 ) -> tuple[float, SpillMemory]:
-    """Return the share with its hysteresis: up at once, down after a calm time."""
-    if needed >= memory.share:
+    """Return the share with its hysteresis: up when it is sure that it has to be, down after a calm time."""
+    if needed > memory.share:
+        since_s, rising = memory.rising_since_s, min(memory.rising, needed)
+        if since_s is None or since_s > now_s:
+            return memory.share, SpillMemory(memory.share, None, needed, now_s)
+        if now_s - since_s < CONFIRM_S:
+            return memory.share, SpillMemory(memory.share, None, rising, since_s)
+        return rising, SpillMemory(rising)
+    memory = replace(memory, rising=0.0, rising_since_s=None)
+    if needed == memory.share:
         return needed, SpillMemory(needed)
     with_margin = _min_share(load, home, role, movable, TAKE_BACK_MARGIN)
     if with_margin >= memory.share:

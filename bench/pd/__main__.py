@@ -50,10 +50,10 @@ Virtual time: the real spine, router and keeper of roles before {ENGINES} simula
 request has both done by one. colocated: each engine does both, and none hands over. clairvoyant: of each kind of phase
 one of the two fixed splits that are best for it by itself, changed at the very turn. goodput: first token and pace as
 promised, over offered; who has waited {PATIENCE_S:g} s has gone. Medians of seeds. Recordings are sampled by time: each
-phase plays the stretch that follows the one before it. Defaults of roles were chosen on seed {TUNED_ON} of the made-up
-5-minute day and on the first three phases of the recorded one, but for `memory_s`, which was taken back from 10 to 8 s
-when seeds 31 to 33 had been seen; those of the scorer `stall` on the pieces marked so and on requests 3,000 to 4,500 of
-mooncake and azure-code; the rest was looked at later.\
+phase plays the stretch that follows the one before it. Defaults of roles were chosen on two
+phases of seed {TUNED_ON}'s made-up 5-minute day and on the first minutes of each recording (played: azure-code 6, the
+others 12); those of the scorer `prefill_stall` on the pieces marked so and on requests 3,000 to 4,500 of mooncake and
+azure-code; the rest was looked at later.\
 """
 
 HEAD = ("way", "goodput", "TTFT p50", "p90", "p99", "TPOT p50", "p99", "split", "changes")

@@ -65,6 +65,6 @@ class CentralPrefillQueue(AdmissionQueue):
 
     def _call_next(self) -> None:
         while self._turns and self._turns[0].done():
-            self._turns.popleft()
+            del self._turns[0]
         if self._turns and self._has_room():
             self._turns.popleft().set_result(None)

@@ -62,7 +62,7 @@ TENANTS = (
 )
 WEIGHTS = (2, 2, 3, 3)
 PROMPT_TOKENS, ANSWER_TOKENS = (4_000, 12_000), (50, 250)
-REQUESTS_PER_S = 1.6
+REQUESTS_PER_S = 1.2
 
 WANTED_GOLD = 0.95
 WANTED_HOURS = 1.2
@@ -265,7 +265,7 @@ async def _play(phases: Phases, seed: int, fixed: int | None) -> Played:
     return cluster.played
 
 
-def targets_of(ours: Played, least: Played) -> Iterator[Target]:
+def targets_of(ours: Played, minimal: Played) -> Iterator[Target]:
     """Return what is wanted: a cold cloud, gold's objectives, residency, and few hours of the cloud."""
     before = sum(count for (phase, _), count in ours.in_cloud.items() if phase == "before")
     offered = sum(count for (phase, _), count in ours.offered.items() if phase == "before")
@@ -274,10 +274,12 @@ def targets_of(ours: Played, least: Played) -> Iterator[Target]:
     yield Target("gold's objectives at twice the load", WANTED_GOLD, ours.share("burst", *gold), is_minimum=True)
     bound = sum(count for (_, name), count in ours.in_cloud.items() if name.endswith(HOME))
     yield Target("requests of tenants bound to home in the cloud", 0, bound)
-    yield Target("hours of the cloud by the least that would do", WANTED_HOURS, ours.cloud_s / max(least.cloud_s, 1.0))
+    yield Target(
+        "hours of the cloud by the least that would do", WANTED_HOURS, ours.cloud_s / max(minimal.cloud_s, 1.0)
+    )
 
 
-def least_cloud(phases: Phases, seed: int, ours: Played) -> tuple[int, Played]:
+def min_cloud(phases: Phases, seed: int, ours: Played) -> tuple[int, Played]:
     """Return the fewest engines, there for the burst alone, with which as many requests keep their objectives."""
     for engines in range(MAX_CLOUD_ENGINES):
         played = play(phases, seed, engines)
@@ -306,9 +308,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     phases = replace(Phases(), before_s=60.0, burst_s=120.0, after_s=30.0) if options.quick else Phases()
     ours = play(phases, options.seed)
-    engines, least = least_cloud(phases, options.seed, ours)
-    targets = [*targets_of(ours, least)]
-    rows = {"ours": ours, f"{engines} for the burst alone": least}
+    engines, minimal = min_cloud(phases, options.seed, ours)
+    targets = [*targets_of(ours, minimal)]
+    rows = {"ours": ours, f"{engines} for the burst alone": minimal}
     text = "\n\n".join([_head(options.seed), table(rows), "\n".join(map(str, targets))])
     sys.stdout.write(text + "\n")
     if options.keep:

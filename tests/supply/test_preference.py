@@ -8,7 +8,7 @@ import pytest
 
 from supply.load import EngineSpeed, ModelLoad, PoolLoad, TierLoad
 from supply.policy import SupplyPolicy
-from supply.preference import SpillDecision, SpillMemory, SpillReason, order_pools, spill_decision
+from supply.preference import CONFIRM_S, SpillDecision, SpillMemory, SpillReason, order_pools, spill_decision
 from tests.supply.builders import GOLD, MONDAY_S, SILVER, work
 
 HOME, CLOUD = PoolLoad("home", ready=6), PoolLoad("cloud", ready=2, rank=1, price_per_hour=4.0)
@@ -20,6 +20,8 @@ def fleet(gold: float, silver: float, *pools: PoolLoad) -> ModelLoad:
 
 
 def decide_spill(load: ModelLoad, memory: SpillMemory, at_s: float = 0.0) -> tuple[SpillDecision, SpillMemory]:
+    """A decision that is due: where more has to leave, that is confirmed."""
+    _, memory = spill_decision(load, POLICY, memory, MONDAY_S + at_s - CONFIRM_S)
     return spill_decision(load, POLICY, memory, MONDAY_S + at_s)
 
 
@@ -56,7 +58,7 @@ def test_it_is_taken_back_after_a_calm_time() -> None:
     _, memory = decide_spill(fleet(14, 14), SpillMemory())
     shares = []
     for at in range(12):
-        decision, memory = decide_spill(fleet(5, 5), memory, 15.0 * at)
+        decision, memory = spill_decision(fleet(5, 5), POLICY, memory, MONDAY_S + 15.0 * at)
         shares.append(decision.share)
     assert shares[7] > 0
     assert shares[-1] == 0.0
@@ -110,3 +112,17 @@ def test_a_tier_in_parts_is_the_tier() -> None:
     assert kept.offered.requests == pytest.approx(0.3 * tier.offered.requests)
     assert (kept.pools, free.pools) == (frozenset({"home"}), None)
     assert TierLoad(GOLD, work(1)).by_residency() == [TierLoad(GOLD, work(1))]
+
+
+def test_a_moment_of_more_work_moves_nothing() -> None:
+    """The share rises to the least that was needed for long enough, and not where a calm moment came between."""
+    memory = SpillMemory()
+    for at_s, gold in ((0.0, 14.0), (20.0, 20.0), (CONFIRM_S - 1, 14.0)):
+        decision, memory = spill_decision(fleet(gold, gold), POLICY, memory, MONDAY_S + at_s)
+        assert decision.share == 0.0
+    decision, _ = spill_decision(fleet(20.0, 20.0), POLICY, memory, MONDAY_S + CONFIRM_S)
+    lower, _ = decide_spill(fleet(14.0, 14.0), SpillMemory())
+    assert decision.share == lower.share > 0
+    _, memory = spill_decision(fleet(2.0, 2.0), POLICY, memory, MONDAY_S + CONFIRM_S)
+    decision, _ = spill_decision(fleet(20.0, 20.0), POLICY, memory, MONDAY_S + CONFIRM_S + 5.0)
+    assert decision.share == 0.0

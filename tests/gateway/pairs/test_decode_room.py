@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from gateway.pairs.decode_room import MAX_HELD_S, DecodeRoom
+from routing.facts import Role
 from routing.ledger import Charge, Ledger
 from routing.pods import EngineShape
 from simulator.clock import run_virtually
@@ -133,7 +133,7 @@ def test_no_prefill_begins_for_a_decode_engine_that_is_full() -> None:
     run_virtually(play())
 
 
-def stage_role(stage: Ground) -> object:
+def stage_role(stage: Ground) -> Role:
     """The role of the decode engine."""
     (engine,) = (each for pod in stage.router.fleet.pods for each in pod.engines if pod.url == "http://d0")
-    return replace(engine).role
+    return engine.role

@@ -606,7 +606,7 @@ def test_work_leaves_an_overloaded_first_pool_only_where_spill_acts(mode: Contro
 
     async def play(gateways: list[Gateway]) -> None:
         first, second = with_cloud(1, gateways, mode), with_cloud(2, gateways, mode)
-        for second_of in range(20):
+        for second_of in range(90):
             for number in range(2):  # 2 x 20,000 tokens a second: three times what an engine prefills.
                 first.serve(100 * second_of + number)
             await asyncio.sleep(1.0)

@@ -73,8 +73,10 @@ def test_a_share_leaves_early_by_the_rank_of_its_pool_and_residency_stays() -> N
 
     def pods(share: float, regions: frozenset[str] | None = None) -> list[str]:
         router.spill_shares = {model: share} if share else {}
-        asked = (struct_replace(ask(texts_apart(at)), id=f"{share}-{at}", regions=regions) for at in range(60))
-        return [serve(router, request, now_s=1000.0 * share + 0.2 * at).engine.pod for at, request in enumerate(asked)]
+        requests = (struct_replace(ask(texts_apart(at)), id=f"{share}-{at}", regions=regions) for at in range(60))
+        return [
+            serve(router, request, now_s=1000.0 * share + 0.2 * at).engine.pod for at, request in enumerate(requests)
+        ]
 
     assert not set(pods(0.0)) & set(CLOUD)
     some = sum(pod in CLOUD for pod in pods(0.4))

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from routing.cost import CostPrior
-from routing.pairing.decode_pace import MIN_TOKENS, DecodePace
+from routing.decode_pace import MIN_TOKENS, DecodePace
 
 PRIOR = CostPrior(step_base_s=0.012, step_per_sequence_s=0.0001)
 BASE_S, EACH_S = 0.020, 0.0012
