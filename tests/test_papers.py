@@ -46,7 +46,11 @@ from tests.sources import ROOT, SHIPPED
 
 PAPERS = (*(ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")), *ROOT.glob("docs/*.md"))
 
-VARIABLES = {"ADMIN_TOKEN": "told by nobody, and long enough", "HEARTH_REDIS_URL": "redis://redis:6379"}
+VARIABLES = {
+    "ADMIN_TOKEN": "told by nobody, and long enough",
+    "HEARTH_REDIS_URL": "redis://redis:6379",
+    "ACME_KEY": "sk-acme",
+}
 """What the examples take from the environment."""
 
 MISSING = re.compile(r"there is no file|no place for a file|folder `[^`]+` does not exist")

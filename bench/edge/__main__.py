@@ -14,21 +14,21 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tests.scenarios.provider_scene import ALLOWED, ProviderScene, a_provider_scene, asking
+from tests.scenarios.provider_scene import ALLOWED, ProviderScene, a_provider_scene, chat_body
 
 NEVER = 0.99
 """Threshold of a margin that no simulated answer reaches."""
 
 AFTER_CUT_S = 5.0
 CAP = 0.2
-BASE_RATE, FACTOR, LOAD_S = 4.0, 10, 15.0
+BASE_RATE, FACTOR, LOAD_S = 2.0, 10, 15.0
 
 
 async def timed(scene: ProviderScene, tenant: str = "allowed") -> tuple[float, int, bool]:
     """Return the seconds of one answer, its status, and whether its request left the fleet."""
     began_s = time.monotonic()
-    status, _, head = await scene.post(asking(model="auto", stream=True), tenant)
-    return time.monotonic() - began_s, status, head.get("x-hearth-cascade-model") == "cloud"
+    status, _, head = await scene.post(chat_body(model="auto", stream=True), tenant)
+    return time.monotonic() - began_s, status, "x-hearth-providers" in head
 
 
 async def offered(rate: float, seconds: float, send: Callable[[], Awaitable[Any]]) -> list[Any]:

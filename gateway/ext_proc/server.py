@@ -126,7 +126,7 @@ class ExtProcCollector(Collector):
         if self._office.returns is not None:
             yield CounterMetricFamily(
                 "hearth_extproc_returned_requests",
-                "Requests that Envoy was told to return to this gateway.",
+                "Requests that Envoy returns to this gateway.",
                 self._office.returns.tickets.issued_count,
             )
 

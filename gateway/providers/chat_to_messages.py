@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from gateway.providers.translation import (
-    CompleteAnswer,
     EventSplitter,
     Fields,
+    UnaryTranslator,
     Untranslatable,
     count_of,
     dicts,
@@ -182,7 +182,7 @@ def chat_usage(usage: object) -> Fields:
     }
 
 
-class MessageAsChat(CompleteAnswer):
+class MessageAsChat(UnaryTranslator):
     """Translates a complete message into a chat completion."""
 
     def __init__(self, created_s: int) -> None:

@@ -32,7 +32,7 @@ MAX_TENANTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Denial:
     """Why nothing was sent."""
 
     end: AttemptStatus
@@ -107,7 +107,7 @@ class ProviderGate:
         self.monitor = monitor
         self._quotas = quotas
         self._shares: RecentMap[str, TenantShare] = RecentMap(MAX_TENANTS)
-        self.refused: dict[tuple[str, str], int] = {}
+        self.denied: dict[tuple[str, str], int] = {}
         """Requests that were not sent, by endpoint and end."""
 
     def serves(self, url: str) -> bool:
@@ -116,26 +116,26 @@ class ProviderGate:
 
     async def permit(
         self, url: str, tenant: Tenant, request: Request, body: bytes, *, is_local_only: bool, is_continuation: bool
-    ) -> Permit | Refusal:
+    ) -> Permit | Denial:
         """Return leave to send a request to an endpoint, or why not. Reserves its money."""
         endpoint = self.monitor.get(url)
-        found: Permit | Refusal | None = self._refusal(
+        found: Permit | Denial | None = self._denial(
             endpoint, tenant, request, is_local_only=is_local_only, is_continuation=is_continuation
         )
         if found is None and endpoint is not None:
             try:
                 out = outgoing_body(endpoint.config, request.api, body, request.model)
             except Untranslatable as why:
-                found = Refusal(AttemptStatus.PROVIDER_DENIED, f"{endpoint.config.name}: {why}.")
+                found = Denial(AttemptStatus.PROVIDER_DENIED, f"{endpoint.config.name}: {why}.")
             else:
                 found = await self._with_money(endpoint, tenant, request, out)
-        assert found is not None  # noqa: S101 - an unknown endpoint is refused above
-        if isinstance(found, Refusal):
+        assert found is not None  # noqa: S101 - an unknown endpoint is denied above
+        if isinstance(found, Denial):
             key = (endpoint.config.name if endpoint is not None else "", found.end.value)
-            self.refused[key] = self.refused.get(key, 0) + 1
+            self.denied[key] = self.denied.get(key, 0) + 1
         return found
 
-    def _refusal(
+    def _denial(
         self,
         endpoint: WatchedEndpoint | None,
         tenant: Tenant,
@@ -143,36 +143,36 @@ class ProviderGate:
         *,
         is_local_only: bool,
         is_continuation: bool,
-    ) -> Refusal | None:
+    ) -> Denial | None:
         denied, limit = AttemptStatus.PROVIDER_DENIED, AttemptStatus.PROVIDER_LIMIT
         if endpoint is None or self.monitor.is_stopped:
-            return Refusal(denied, "Providers are stopped (`providers.enabled`, or the admin port).")
+            return Denial(denied, "Providers are stopped (`providers.enabled`, or the admin port).")
         config = endpoint.config
         if (config.provider, config.region, request.model) not in tenant.grants or request.model not in config.models:
             where = f"provider `{config.provider}`, region `{config.region}`, model `{request.model}`"
-            return Refusal(denied, f"The tenant's policy has no grant for {where}.")
+            return Denial(denied, f"The tenant's policy has no grant for {where}.")
         if tenant.trust_domain is not None or (tenant.regions is not None and config.region not in tenant.regions):
-            return Refusal(denied, "The tenant's data is isolated, or bound to other regions.")
+            return Denial(denied, "The tenant's data is isolated, or bound to other regions.")
         if is_local_only:
-            return Refusal(denied, f"The request is kept within the fleet (`{LOCAL_ONLY_HEADER.decode()}`).")
+            return Denial(denied, f"The request is kept within the fleet (`{LOCAL_ONLY_HEADER.decode()}`).")
         if is_continuation or request.continues is not None:
-            return Refusal(denied, "What another pod has begun or stored cannot be continued by a provider.")
+            return Denial(denied, "What another pod has begun or stored cannot be continued by a provider.")
         if endpoint.open_requests >= config.max_parallel_requests:
-            return Refusal(limit, f"{config.name} has `max_parallel_requests` under way.")
+            return Denial(limit, f"{config.name} has `max_parallel_requests` under way.")
         if not self._share_of(tenant).may_send(tenant.provider_max_share):
-            return Refusal(limit, "The tenant's `providers_max_share` is reached.")
+            return Denial(limit, "The tenant's `providers_max_share` is reached.")
         return None
 
     async def _with_money(
         self, endpoint: WatchedEndpoint, tenant: Tenant, request: Request, body: OutgoingBody
-    ) -> Permit | Refusal:
+    ) -> Permit | Denial:
         rates = self._quotas.rates(request.model)
-        most = RequestUsage(1, int(len(body.content) / BYTES_PER_TOKEN) + 1, 0, body.max_output_tokens, rates)
+        bound = RequestUsage(1, int(len(body.content) / BYTES_PER_TOKEN) + 1, 0, body.max_output_tokens, rates)
         money: Reservation | None = None
         if tenant.provider_budget is not None:
-            held = await self._quotas.reserve_on(tenant.provider_account, most)
+            held = await self._quotas.reserve_on(tenant.provider_account, bound)
             if held is None:
-                return Refusal(AttemptStatus.PROVIDER_LIMIT, "The tenant's `providers_max_budget` has no room for it.")
+                return Denial(AttemptStatus.PROVIDER_LIMIT, "The tenant's `providers_max_budget` has no room for it.")
             money = held
         self._share_of(tenant).count_sent()
         endpoint.sent_count += 1

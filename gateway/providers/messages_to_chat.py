@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from gateway.providers.translation import (
-    CompleteAnswer,
     EventSplitter,
     Fields,
+    UnaryTranslator,
     Untranslatable,
     count_of,
     dicts,
@@ -138,16 +138,16 @@ def _first_choice(answer: Fields) -> Fields:
     return choices[0] if choices else {}
 
 
-class ChatAsMessage(CompleteAnswer):
+class ChatAsMessage(UnaryTranslator):
     """Translates a complete chat completion into a message."""
 
     def translate(self, answer: Fields) -> Fields:
         """Return the message."""
         choice = _first_choice(answer)
-        said = choice.get("message")
-        said = said if isinstance(said, dict) else {}
-        content: list[Fields] = [{"type": "text", "text": said["content"]}] if said.get("content") else []
-        for call in dicts(said.get("tool_calls")):
+        answered = choice.get("message")
+        answered = answered if isinstance(answered, dict) else {}
+        content: list[Fields] = [{"type": "text", "text": answered["content"]}] if answered.get("content") else []
+        for call in dicts(answered.get("tool_calls")):
             function = call.get("function")
             function = function if isinstance(function, dict) else {}
             content.append(

@@ -14,7 +14,7 @@ from gateway.pipeline.attempt import AttemptResult, AttemptStatus
 from gateway.providers.bodies import OutgoingBody
 from gateway.providers.chat_to_messages import MessageAsChat, MessageStreamAsChat
 from gateway.providers.exchange import ProviderExchange
-from gateway.providers.gate import Permit, ProviderGate, Refusal
+from gateway.providers.gate import Denial, Permit, ProviderGate
 from gateway.providers.messages_to_chat import ChatAsMessage, ChatStreamAsMessage
 from gateway.providers.translation import AnswerTranslator
 from gateway.relay.relay import PlacedAttempt, Relay
@@ -42,7 +42,7 @@ class ProviderSender:
 
     async def run_attempt(
         self,
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
         reply: ResponseWriter,
         placement: PlacedAttempt,
         body: bytes,
@@ -54,13 +54,13 @@ class ProviderSender:
         """Send one attempt and relay its response; see `AttemptTransport.run_attempt`."""
         permit = await self._gate.permit(
             placement.engine.pod,
-            asked.caller.tenant,
+            incoming.caller.tenant,
             placement.request,
             body,
-            is_local_only=is_local_only(asked.headers),
+            is_local_only=is_local_only(incoming.headers),
             is_continuation=is_continuation,
         )
-        if isinstance(permit, Refusal):
+        if isinstance(permit, Denial):
             return AttemptResult(permit.end, detail=permit.detail)
         result: AttemptResult | None = None
         exchange: ProviderExchange | None = None

@@ -59,7 +59,7 @@ def object_of(data: bytes) -> Fields:
         raise Untranslatable("the provider's answer is not JSON") from None
 
 
-class CompleteAnswer:
+class UnaryTranslator:
     """Collects a complete answer, and translates it at its end."""
 
     content_type = "application/json"

@@ -163,7 +163,7 @@ class ProviderRoute(Protocol):
 
     async def run_attempt(
         self,
-        asked: IncomingRequest,
+        incoming: IncomingRequest,
         reply: ResponseWriter,
         placement: PlacedAttempt,
         body: bytes,

@@ -64,7 +64,7 @@ class ProviderScene:
             return dict(await answer.json())
 
 
-def asking(text: str = "Hi", model: str = "cloud", **more: Any) -> dict[str, Any]:
+def chat_body(text: str = "Hi", model: str = "cloud", **more: Any) -> dict[str, Any]:
     return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 24} | more
 
 

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from tests.scenarios.cascade_pods import ESCALATES, KEEPS
-from tests.scenarios.provider_scene import ALLOWED, GRANT, ProviderScene, a_provider_scene, asking
+from tests.scenarios.provider_scene import ALLOWED, GRANT, ProviderScene, a_provider_scene, chat_body
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -42,7 +42,7 @@ async def until_state(scene: ProviderScene, wanted: str) -> None:
 
 async def is_local(scene: ProviderScene) -> bool:
     """Whether a cascade is answered by the fleet now."""
-    status, text, head = await scene.post(asking(model="auto", stream=True))
+    status, text, head = await scene.post(chat_body(model="auto", stream=True))
     assert status == 200, text
     return head["x-hearth-cascade-model"] == "small"
 
@@ -51,7 +51,7 @@ async def test_out_of_reach(scene: ProviderScene) -> None:
     """Local answers go on at once, nothing is tried with a request until it connects again; then escalation resumes."""
     assert not await is_local(scene)
     await scene.openai.stop()
-    status, text, head = await scene.post(asking())
+    status, text, head = await scene.post(chat_body())
     assert (status, head["x-hearth-reason"]) == (502, "pod_unreachable"), text
     assert "acme-eu" in text
     assert await state_of(scene) == "unreachable"
@@ -64,7 +64,7 @@ async def test_out_of_reach(scene: ProviderScene) -> None:
 async def test_escalations_under_way_when_the_backhaul_is_cut(scene: ProviderScene) -> None:
     """Every client gets an answer of the fleet, and the receipt says that its request may have left."""
     scene.openai.is_silent = True
-    under_way = [asyncio.create_task(scene.post(asking(f"{number}", "auto", stream=True))) for number in range(4)]
+    under_way = [asyncio.create_task(scene.post(chat_body(f"{number}", "auto", stream=True))) for number in range(4)]
     await scene.openai.pulse.until(
         lambda: all(f'"{number}"'.encode() in scene.openai.all_bytes() for number in range(4))
     )
@@ -80,7 +80,7 @@ async def test_escalations_under_way_when_the_backhaul_is_cut(scene: ProviderSce
 async def test_a_storm_of_429(scene: ProviderScene) -> None:
     """One answer with `Retry-After` is enough: nothing is sent until it has passed."""
     scene.openai.status, scene.openai.retry_after = 429, "3"
-    status, text, head = await scene.post(asking())
+    status, text, head = await scene.post(chat_body())
     assert (status, head["x-hearth-reason"]) == (503, "pod_busy"), text
     assert "what you said" not in text
     before = len(scene.openai.received)
@@ -95,7 +95,7 @@ async def test_a_storm_of_429(scene: ProviderScene) -> None:
 async def test_a_provider_that_is_silent(scene: ProviderScene) -> None:
     """The first byte is due in time; three such failures open the breaker, and a trial closes it."""
     scene.openai.is_silent = True
-    status, text, head = await scene.post(asking())
+    status, text, head = await scene.post(chat_body())
     assert (status, head["x-hearth-reason"]) == (504, "pod_timeout"), text
     async with asyncio.timeout(60):
         while await state_of(scene) == "usable":
@@ -116,12 +116,12 @@ async def test_a_provider_stands_in_for_a_model_of_the_fleet(tmp_path_factory: p
     folder = tmp_path_factory.mktemp("fallback")
     async with a_provider_scene(folder, tenants, endpoint=endpoint) as place:
         for _ in range(3):
-            assert "x-hearth-providers" not in (await place.post(asking(model="small")))[2]
+            assert "x-hearth-providers" not in (await place.post(chat_body(model="small")))[2]
         await place.local.stop()
-        status, text, head = await place.post(asking(model="small"))
+        status, text, head = await place.post(chat_body(model="small"))
         assert (status, head["x-hearth-providers"]) == (200, "acme/eu"), text
         assert place.openai.received[-1].body["model"] == "acme-small"
-        status, text, head = await place.post(asking(model="small"), "denied")
+        status, text, head = await place.post(chat_body(model="small"), "denied")
         assert status in (502, 503), text
         assert head["x-hearth-reason"] in ("no_pod_ready", "pod_unreachable")
         assert len(place.openai.received) == 1
@@ -130,7 +130,7 @@ async def test_a_provider_stands_in_for_a_model_of_the_fleet(tmp_path_factory: p
 async def test_a_wrong_key(scene: ProviderScene) -> None:
     """Only an operator can help: the endpoint is left alone, the error names the setting, a reload mends it."""
     scene.openai.key = "sk-rotated"
-    status, text, head = await scene.post(asking())
+    status, text, head = await scene.post(chat_body())
     assert (status, head["x-hearth-reason"]) == (502, "pod_error"), text
     assert "api_key" in json.loads(text)["error"]["message"]
     assert await state_of(scene) == "key_rejected"
@@ -144,7 +144,7 @@ async def test_a_wrong_key(scene: ProviderScene) -> None:
 async def test_a_request_that_the_provider_rejects(scene: ProviderScene) -> None:
     """A 400 is the client's own: it gets the provider's words, and the endpoint is not blamed."""
     scene.openai.status = 400
-    status, text, _ = await scene.post(asking())
+    status, text, _ = await scene.post(chat_body())
     scene.openai.status = 200
     assert status == 400
     assert "what you said" in text
@@ -154,7 +154,7 @@ async def test_a_request_that_the_provider_rejects(scene: ProviderScene) -> None
 async def test_a_stream_that_is_cut(scene: ProviderScene) -> None:
     """It ends with an error event: no pod of the fleet could continue another model's answer."""
     scene.openai.cuts_after = 3
-    _, text, head = await scene.post(asking(stream=True))
+    _, text, head = await scene.post(chat_body(stream=True))
     scene.openai.cuts_after = None
     assert '"error"' in text
     receipt = await scene.receipt(head["x-hearth-request-id"])
@@ -165,7 +165,7 @@ async def test_a_stream_that_is_cut(scene: ProviderScene) -> None:
 def canaries(name: str) -> dict[str, Any]:
     """A request with a marked prompt and a marked tool."""
     tool = {"type": "function", "function": {"name": f"tool_{name}", "parameters": {"type": "object"}}}
-    return asking(f"prompt-{name}", "auto", tools=[tool], user=f"user-{name}")
+    return chat_body(f"prompt-{name}", "auto", tools=[tool], user=f"user-{name}")
 
 
 async def test_shadows_and_judges_leave_only_with_a_grant(tmp_path_factory: pytest.TempPathFactory) -> None:

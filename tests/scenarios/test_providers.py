@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from tests.scenarios.cascade_pods import ESCALATES
-from tests.scenarios.provider_scene import ALLOWED, GRANT, ProviderScene, a_provider_scene, asking
+from tests.scenarios.provider_scene import ALLOWED, GRANT, ProviderScene, a_provider_scene, chat_body
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -50,7 +50,7 @@ def content_of(text: str) -> str:
 @pytest.mark.parametrize("stream", [True, False])
 async def test_an_allowed_model_is_answered_by_its_provider(scene: ProviderScene, *, stream: bool) -> None:
     """Header and receipt say where the request went; usage and money are those that the provider reports."""
-    status, text, head = await scene.post(asking(stream=stream))
+    status, text, head = await scene.post(chat_body(stream=stream))
     assert status == 200, text
     assert content_of(text).strip() == scene.openai.text
     assert head["x-hearth-providers"] == "acme/eu"
@@ -63,7 +63,7 @@ async def test_an_allowed_model_is_answered_by_its_provider(scene: ProviderScene
 
 async def test_only_listed_fields_and_headers_go_out(scene: ProviderScene) -> None:
     """Not the user, not metadata, not the gateway's or the trace's headers; the provider's own name of the model."""
-    body = asking(user="ann", metadata={"team": "x"}, cache_salt="salt", priority=3, hearth={}, temperature=0.5)
+    body = chat_body(user="ann", metadata={"team": "x"}, cache_salt="salt", priority=3, hearth={}, temperature=0.5)
     body["messages"][0]["name"] = "ann"
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     status, text, _ = await scene.post(
@@ -86,8 +86,8 @@ async def test_only_listed_fields_and_headers_go_out(scene: ProviderScene) -> No
 async def test_a_chat_is_answered_by_anthropics_api(scene: ProviderScene, *, stream: bool, calls_tool: bool) -> None:
     """The request is translated, the answer back: text, tool calls, usage with cached tokens, reasons."""
     scene.anthropic.calls_tool = calls_tool
-    more: dict[str, Any] = {"stream": stream} | ({"stream_options": {"include_usage": True}} if stream else {})
-    body = asking(model="sonnet", tools=[TOOL], stop=["END"], **more)
+    more = {"stream": stream} | ({"stream_options": {"include_usage": True}} if stream else {})
+    body = chat_body(model="sonnet", tools=[TOOL], stop=["END"], **more)
     body["messages"].insert(0, {"role": "system", "content": "Be brief."})
     status, text, head = await scene.post(body)
     assert status == 200, text
@@ -123,7 +123,7 @@ async def test_a_message_is_answered_by_openais_api(scene: ProviderScene, *, str
     """The other way round: a client of Anthropic's API and an OpenAI-compatible endpoint."""
     scene.openai.calls_tool = calls_tool
     tool = {"name": "f", "input_schema": {"type": "object"}}
-    body = asking(stream=stream, tools=[tool], system="Be brief.", stop_sequences=["END"])
+    body = chat_body(stream=stream, tools=[tool], system="Be brief.", stop_sequences=["END"])
     status, text, head = await scene.post(body, path="/v1/messages")
     scene.openai.calls_tool = False
     assert status == 200, text
@@ -137,8 +137,8 @@ async def test_a_message_is_answered_by_openais_api(scene: ProviderScene, *, str
         ]
         assert events[-2]["delta"]["stop_reason"] == ("tool_use" if calls_tool else "end_turn")
         deltas = [event["delta"] for event in events if event["type"] == "content_block_delta"]
-        said = "".join(delta.get("text", "") + delta.get("partial_json", "") for delta in deltas)
-        assert said.strip() == ('{"a":1}' if calls_tool else scene.openai.text)
+        generated = "".join(delta.get("text", "") + delta.get("partial_json", "") for delta in deltas)
+        assert generated.strip() == ('{"a":1}' if calls_tool else scene.openai.text)
     else:
         [block] = json.loads(text)["content"]
         assert block.get("input", block.get("text")) == ({"a": 1} if calls_tool else scene.openai.text)
@@ -149,13 +149,13 @@ async def test_a_message_is_answered_by_openais_api(scene: ProviderScene, *, str
 async def test_a_tenant_without_a_grant_reaches_no_provider(scene: ProviderScene, tenant: str) -> None:
     """Not directly, not by a cascade, whose local model then answers, and the model is not listed."""
     before = len(scene.openai.received)
-    status, text, head = await scene.post(asking(CANARY), tenant)
+    status, text, head = await scene.post(chat_body(CANARY), tenant)
     assert (status, head["x-hearth-reason"]) == (
         (403, "region_not_allowed") if tenant == "bound" else (403, "provider_not_allowed")
     ), text
     if tenant != "bound":
         for model in ("auto", "fallback"):
-            status, text, head = await scene.post(asking(CANARY, model, stream=True), tenant)
+            status, text, head = await scene.post(chat_body(CANARY, model, stream=True), tenant)
             assert (status, head["x-hearth-cascade-model"]) == (200, "small"), text
             assert "x-hearth-providers" not in head
     assert len(scene.openai.received) == before
@@ -168,9 +168,9 @@ async def test_a_tenant_without_a_grant_reaches_no_provider(scene: ProviderScene
 async def test_a_client_may_keep_a_request_within_the_fleet(scene: ProviderScene) -> None:
     """By a header, which no policy can widen."""
     before = len(scene.openai.received)
-    _, _, head = await scene.post(asking(model="auto"), x_hearth_local_only="true")
+    _, _, head = await scene.post(chat_body(model="auto"), x_hearth_local_only="true")
     assert head["x-hearth-cascade-model"] == "small"
-    status, _, head = await scene.post(asking(), x_hearth_local_only="true")
+    status, _, head = await scene.post(chat_body(), x_hearth_local_only="true")
     assert (status, head["x-hearth-reason"]) == (403, "provider_not_allowed")
     assert len(scene.openai.received) == before
 
@@ -178,7 +178,7 @@ async def test_a_client_may_keep_a_request_within_the_fleet(scene: ProviderScene
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_cascade_escalates_to_a_provider(scene: ProviderScene, *, stream: bool) -> None:
     """The local answer is not good enough: the client sees the provider's, and what the fleet did is on the receipt."""
-    status, text, head = await scene.post(asking(model="auto", stream=stream))
+    status, text, head = await scene.post(chat_body(model="auto", stream=stream))
     assert status == 200, text
     assert content_of(text).strip() == scene.openai.text
     assert (head["x-hearth-cascade-model"], head["x-hearth-providers"]) == ("cloud", "acme/eu")
@@ -191,14 +191,14 @@ async def test_a_cascade_escalates_to_a_provider(scene: ProviderScene, *, stream
 async def test_money_is_reserved_before_anything_is_sent(scene: ProviderScene) -> None:
     """A request whose worst case exceeds what is left stays within the fleet; real usage is settled after each."""
     before = len(scene.openai.received)
-    status, text, head = await scene.post(asking(max_tokens=2000), "poor")
+    status, text, head = await scene.post(chat_body(max_tokens=2000), "poor")
     assert (status, head["x-hearth-reason"]) == (429, "provider_limit"), text
     assert len(scene.openai.received) == before
-    statuses = [(await scene.post(asking(max_tokens=40), "poor"))[0] for _ in range(16)]
+    statuses = [(await scene.post(chat_body(max_tokens=40), "poor"))[0] for _ in range(16)]
     # 31 millionths each (11 input tokens, 5 output), while 40 tokens and the prompt fit.
     assert statuses.count(200) in range(8, 12)
     assert statuses == sorted(statuses)
-    _, _, head = await scene.post(asking(model="auto", max_tokens=2000), "poor")
+    _, _, head = await scene.post(chat_body(model="auto", max_tokens=2000), "poor")
     assert head["x-hearth-cascade-model"] == "small"
 
 
@@ -206,7 +206,7 @@ async def test_the_share_of_requests_that_leave_is_capped(scene: ProviderScene) 
     """At most the tenant's share of its requests is sent, the others are answered by the fleet."""
     sent = 0
     for number in range(1, 31):
-        status, text, head = await scene.post(asking(model="auto"), "rare")
+        status, text, head = await scene.post(chat_body(model="auto"), "rare")
         assert status == 200, text
         sent += "x-hearth-providers" in head
         assert sent <= 0.2 * number + 1
@@ -217,13 +217,13 @@ async def test_one_switch_stops_everything(scene: ProviderScene) -> None:
     """By the admin port: nothing goes out any more, cascades are answered by the fleet; and back."""
     assert (await scene.admin("/providers/stop"))["stopped"] is True
     before = len(scene.openai.received)
-    status, _, head = await scene.post(asking())
+    status, _, head = await scene.post(chat_body())
     assert (status, head["x-hearth-reason"]) == (503, "no_pod_ready")
-    _, _, head = await scene.post(asking(model="auto"))
+    _, _, head = await scene.post(chat_body(model="auto"))
     assert head["x-hearth-cascade-model"] == "small"
     assert len(scene.openai.received) == before
     assert (await scene.admin("/providers/start"))["stopped"] is False
-    assert (await scene.post(asking()))[0] == 200
+    assert (await scene.post(chat_body()))[0] == 200
 
 
 async def test_no_key_is_shown_or_logged(scene: ProviderScene) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of endpoints outside the fleet: what was sent, refused and spent there, and how they are doing."""
+"""Metrics of endpoints outside the fleet: what was sent, denied and spent there, and how they are doing."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ class ProviderCollector(Collector):
             spent.add_metric(labels, each.spent)
             open_now.add_metric(labels, each.open_requests)
             usable.add_metric(labels, each.hold is Hold.NONE and not self._monitor.is_stopped)
-        refused = CounterMetricFamily(
-            "hearth_provider_refused",
+        denied = CounterMetricFamily(
+            "hearth_provider_denied",
             "Attempts that the gate kept within the fleet: not allowed, or over a limit.",
             labels=("endpoint", "reason"),
         )
-        for key, count in self._gate.refused.items():
-            refused.add_metric(key, count)
-        yield from (sent, spent, open_now, usable, refused)
+        for key, count in self._gate.denied.items():
+            denied.add_metric(key, count)
+        yield from (sent, spent, open_now, usable, denied)
