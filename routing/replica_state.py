@@ -170,7 +170,7 @@ class PeerAdmission(Protocol):
         """These peers are missing: they may be placing requests that are not known here since `since_s`."""
         ...
 
-    def heard(self, silent_from_s: float, on_silence: Callable[[float], None]) -> None:
+    def received(self, silent_from_s: float, on_silence: Callable[[float], None]) -> None:
         """A peer has sent a batch. Call `on_silence` with the time, from `silent_from_s` on, unless this is called
         again before.
         """
@@ -427,7 +427,7 @@ class ReplicaState:
             self.gaps += 1
         origin.number = number
         if self.admission is not None:
-            self.admission.heard(now_s + _link_silence_s(len(self._origins)), self._note_missing)
+            self.admission.received(now_s + _link_silence_s(len(self._origins)), self._note_missing)
         if self._is_silent:
             self._note_missing(now_s)
         self.applied += len(updates)
@@ -490,8 +490,8 @@ class ReplicaState:
         for name in missing:
             self._assume_prefill_done(self._origins[name], now_s)
         busy = [name for name, origin in self._origins.items() if origin.is_busy]
-        heard_s = max((self._origins[name].last_update_s for name in busy), default=now_s)
-        self._is_silent = now_s - heard_s >= _link_silence_s(len(busy))
+        last_batch_s = max((self._origins[name].last_update_s for name in busy), default=now_s)
+        self._is_silent = now_s - last_batch_s >= _link_silence_s(len(busy))
         if self._is_silent:
             missing.update(busy)
         if missing or self._missing:

@@ -186,7 +186,7 @@ class Peers:
             self._is_changed = True
             self._lost[replica_id] = peer.tiers
 
-    def heard(self, silent_from_s: float, on_silence: Callable[[float], None]) -> None:
+    def received(self, silent_from_s: float, on_silence: Callable[[float], None]) -> None:
         """A peer has sent something: all of them are silent if this is not called again until then."""
         self._silent_from_s, self._on_silence = silent_from_s, on_silence
 
@@ -214,23 +214,23 @@ class Peers:
     def _share(self, since_s: float) -> BudgetShare:
         """Return the share of this gateway and of the peers that are heard."""
         lost = [*self._lost.values(), *(self._waiting[each].tiers for each in self._missing if each in self._waiting)]
-        heard = [peer.tiers for each, peer in self._waiting.items() if each not in self._missing]
+        present = [peer.tiers for each, peer in self._waiting.items() if each not in self._missing]
         tiers = dict(self._admission.tiers)
         for queue in self._admission.queues.values():
             tiers.update((name, line.tier) for name, line in queue.tier_queues.items())
         here, all_of = dict(self._own_demand), dict(self._own_demand)
-        for told in (*lost, *heard):
-            for each in told:
+        for report in (*lost, *present):
+            for each in report:
                 key = each.queue, each.tier
                 all_of[key] = all_of.get(key, 0.0) + each.engines
-        for told in heard:
-            for each in told:
+        for report in present:
+            for each in report:
                 here[each.queue, each.tier] = here.get((each.queue, each.tier), 0.0) + each.engines
         wanted = sorted(
             ((tiers[key[1]], here.get(key, 0.0), demand) for key, demand in all_of.items() if key[1] in tiers),
             key=lambda each: -each[0].priority,
         )
-        even = (1 + len(heard)) / (1 + len(heard) + max(len(lost), len(self._missing)))
+        even = (1 + len(present)) / (1 + len(present) + max(len(lost), len(self._missing)))
         share = share_of_engines(even, [each[1:] for each in wanted], self._admission.engine_count)
         live = [tier for tier, _, demand in wanted if demand > IDLE]
         tpot_s = min((tier.tpot_s for tier in live), default=inf)
