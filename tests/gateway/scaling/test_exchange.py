@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import inf, nan
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ from supply.load import OfferedWork
 PLENTY = {"acme": OfferedWork(1e9, 1e9, 1e9)}
 
 
-def figures(requests: float, **more: float) -> GatewayFigures:
+def figures(requests: float, **more: Any) -> GatewayFigures:
     return GatewayFigures([TierFigures("m", "gold", requests=requests, prefill_tokens=100 * requests, **more)])
 
 
