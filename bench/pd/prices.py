@@ -100,7 +100,7 @@ def price_rows(of: Workload) -> list[PriceRow]:
 
 def price_targets(of: Workload, rows: list[PriceRow]) -> Iterator[Target]:
     """Return what is wanted: the split costs less at the same objectives, and the estimate is near."""
-    colocated = min(row.per_million for row in rows if row.name.startswith("colocated"))
+    colocated = min(row.per_million for row in [row for row in rows[:-1] if row.goodput >= KEPT] or rows[:-1])
     yield Target(f"{of.name}: money of the split by that of the best colocated", 1.0, rows[-1].per_million / colocated)
     yield Target(
         f"{of.name}: estimated money of the split by what was found",
@@ -116,7 +116,7 @@ def price_table(of: Workload, rows: list[PriceRow]) -> str:
     lines = [title, prices, f"{'way':>20}  {'estimate':>22}  {'found':>22}  per hour  goodput  per M tokens"]
     lines += [
         f"{row.name:>20}  {row.estimate!s:>22}  {row.found!s:>22}  {row.found.per_hour:8.2f}  {row.goodput:7.3f}"
-        f"  {row.per_million:12.4f}"
+        f"  {row.per_million:12.4f}{'' if row.goodput >= KEPT else '  (objectives not kept)'}"
         for row in rows
     ]
     return "\n".join(lines)

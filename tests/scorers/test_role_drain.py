@@ -19,6 +19,6 @@ def test_first_tokens_of_others_do_not_wait_without_end() -> None:
     assert RoleDrain(max_penalty_s=3.0).score(REQUEST, seen) == [3.0, 0.0]
 
 
-def test_nothing_is_said_where_no_engine_drains() -> None:
+def test_no_penalty_where_no_engine_drains() -> None:
     """The column is empty."""
     assert RoleDrain().score(REQUEST, candidates_of(2)) == []

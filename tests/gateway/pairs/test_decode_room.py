@@ -79,7 +79,7 @@ def test_room_that_another_gateway_has_left_is_found_too() -> None:
     run_virtually(play())
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_no_request_waits_for_ever() -> None:
     """Half a minute, or as long as the request has; a request that never fits is not held at an empty engine."""
 
     async def play() -> None:
