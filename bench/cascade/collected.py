@@ -28,6 +28,7 @@ from bench.target import Target
 from cascade.answer_comparison import answers_agree
 from cascade.calibration.calibrate import CalibrationTarget, calibrate
 from cascade.calibration.examples import AnswerPricing, Example, examples_of
+from cascade.calibration.label_errors import with_true_labels
 from cascade.calibration.labelled_file import read_labelled
 from cascade.calibration_file import (
     ANY_BUCKET,
@@ -97,6 +98,8 @@ class HiddenSet:
     judge: JudgeErrors | None = None
     has_scorer: bool = False
     pattern: str | None = None
+    is_true_only: bool = False
+    """Whether rows without a true label are left out."""
 
 
 def difficult(
@@ -182,6 +185,7 @@ def hidden_sets(traces: Path) -> Iterator[HiddenSet]:
             prompts = list(gsm8k(traces / GSM8K, auroc, 0.5))
             title = f"GSM8K, {'real ease' if auroc is None else 'made margin'}: expected, agreement, judge"
             yield HiddenSet(title, prompts, signal, errs, pattern=NUMBER)
+        yield HiddenSet("GSM8K, made margin: the expected half alone", prompts, pattern=NUMBER, is_true_only=True)
 
 
 class HiddenModels:
@@ -344,6 +348,7 @@ def calibrated(data: HiddenSet, lines: Sequence[bytes], guarantee: QualityGuaran
         return None
     labelled = read_labelled(b"\n".join(lines), MODELS)
     # Rows are redrawn independently: that a row occurs twice says nothing of its group.
+    labelled = with_true_labels(labelled) if data.is_true_only else labelled
     labelled = replace(labelled, rows=[replace(row, group=0, bucket=row.bucket) for row in labelled.rows])
     stage = SignalStage.PROMPT if data.signal == EASE else SignalStage.WINDOW
     examples = examples_of(labelled, data.signal, AnswerPricing(PRICES, stage, 1))

@@ -45,6 +45,15 @@ def with_label_errors(labelled: LabelledExamples) -> LabelledExamples:
     return replace(labelled, rows=rows, labels=summary)
 
 
+def with_true_labels(labelled: LabelledExamples) -> LabelledExamples:
+    """Return the rows with true labels alone. They stand for all where it is chance which rows have one."""
+    rows = [row for row in labelled.rows if row.label is None or row.label.source in TRUE_SOURCES]
+    if labelled.labels is None:
+        return labelled
+    sources = Counter(row.label.source for row in rows if row.label is not None)
+    return replace(labelled, rows=rows, labels=replace(labelled.labels, sources=sources, error=0.0))
+
+
 def _audit(rows: Sequence[LabelledRow], index: int) -> JudgeAudit:
     """Return the judge's verdicts on this model's answers beside true labels."""
     found = JudgeAudit()

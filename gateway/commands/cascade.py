@@ -11,6 +11,7 @@ from pathlib import Path
 from cascade.calibration.calibrate import CalibrationResult, CalibrationTarget, calibrate
 from cascade.calibration.combine import TooFewRows, fit_combinations, split_for_fit, with_combination
 from cascade.calibration.examples import AnswerPricing, Example, LabelledExamples, LabelSummary, examples_of
+from cascade.calibration.label_errors import with_true_labels
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.calibration.live_checks import are_buckets_unproven, bucket_faults, signal_faults, value_faults
 from cascade.calibration.replay import replay
@@ -81,6 +82,11 @@ def add_flags(parser: ArgumentParser) -> None:
         help="signal column (default: margin, else the first); `combined`: fitted from all",
     )
     found.add_argument("--stage", choices=tuple(SignalStage), help="when the signal is known (default: by its column)")
+    found.add_argument(
+        "--true-labels-only",
+        action="store_true",
+        help="without rows that agreement, a schema or a judge labels: chance decided which rows have a true label",
+    )
     found.add_argument("--out", metavar="FILE", type=Path, help="calibration file to write")
     found.add_argument("--plot", metavar="FILE.svg", type=Path, help="quality against cost")
     collect.add_flags(actions.add_parser("collect", help="label recorded requests; write a file for calibrate"))
@@ -166,6 +172,10 @@ def _labelled_examples(
     Returns what is calibrated, how it was labelled if it was collected, its examples, and combinations of signals.
     """
     labelled = _labelled(arguments, _models(arguments.models) if arguments.models else ())
+    if arguments.true_labels_only:
+        labelled = with_true_labels(labelled)
+        if not labelled.rows:
+            raise InvalidValue(f"{arguments.data} has no row with a true label")
     signal = arguments.signal or labelled.default_signal()
     subject = CalibrationTarget(labelled.models, signal, SignalStage(arguments.stage or labelled.default_stage(signal)))
     if labelled.stage not in (None, subject.stage) and subject.stage is not SignalStage.PROMPT:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cascade.calibration.label_errors import with_true_labels
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.calibration.labelling import AUDIT_ERROR, JudgeAudit, audit_bound
 from cascade.calibration_file import SignalStage
@@ -82,3 +83,12 @@ def test_wrong_labels_are_named(wrong: str, reported: str) -> None:
     """With their line."""
     with pytest.raises(InvalidLabelledFile, match=f"line 2: {reported}"):
         read([line("none"), wrong])
+
+
+def test_true_labels_may_count_alone() -> None:
+    """Nothing is folded in for a judge, the whole error is the test's; files without labels stay as they are."""
+    found = with_true_labels(read([line("judge", {"verdict": 0}), line("none"), *AUDITED]))
+    assert len(found.rows) == 60
+    assert (found.labels.sources, found.labels.error) == ({"expected": 60}, 0.0)
+    plain = read_labelled(b"score@a,score@b\n1,0\n")
+    assert with_true_labels(plain) is plain
