@@ -191,7 +191,7 @@ class Peers:
         self._silent_from_s, self._on_silence = silent_from_s, on_silence
 
     def miss(self, replica_ids: Collection[int], since_s: float, now_s: float) -> None:
-        """These peers are missing: until they are back this gateway, together with the peers that are heard, keeps to
+        """These peers are missing: until they are back this gateway, together with the peers that are present, keeps to
         its share of each engine. Shares follow the demand that all had published when the first was missed.
         """
         for replica_id in [each for each in self._lost if each not in replica_ids]:
@@ -212,7 +212,7 @@ class Peers:
         stalls.keep_to(self._share(since_s), since_s)
 
     def _share(self, since_s: float) -> BudgetShare:
-        """Return the share of this gateway and of the peers that are heard."""
+        """Return the share of this gateway and of the peers that are present."""
         lost = [*self._lost.values(), *(self._waiting[each].tiers for each in self._missing if each in self._waiting)]
         present = [peer.tiers for each, peer in self._waiting.items() if each not in self._missing]
         tiers = dict(self._admission.tiers)

@@ -57,8 +57,8 @@ async def cut_and_restore(folder: Path) -> None:
         f"before the cut: {sum(left for _, _, left in before)} of {len(before)} escalated, p50 {median(before):.3f} s"
     )
     failed = sum(status != 200 for _, status, _ in after)
-    longest = max(seconds for seconds, _, _ in after)
-    print(f"after the cut: {len(after)} requests, {failed} failed, p50 {median(after):.3f} s, longest {longest:.3f} s")
+    max_s = max(seconds for seconds, _, _ in after)
+    print(f"after the cut: {len(after)} requests, {failed} failed, p50 {median(after):.3f} s, max {max_s:.3f} s")
     print(f"restored: escalated again after {resumed_s:.3f} s")
 
 

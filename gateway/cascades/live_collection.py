@@ -1,4 +1,4 @@
-"""Live requests to a labelled file: all models of a cascade are asked a sampled request, and their answers labelled.
+"""Live requests to a labelled file: all models of a cascade receive a sampled request, and their answers labelled.
 
 Only for cascades with `collect`, and of tenants whose policy has `cascade_collect`. Runs after the client has its
 answer, as internal requests of its tenant at the lowest priority, within budgets of money and tokens. Keeps no text

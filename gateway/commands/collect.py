@@ -155,7 +155,7 @@ def _read_request(path: Path, number: int, line: bytes) -> RecordedRequest:
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
-        raise InvalidValue(f"{path}: line {number} is no JSON") from None
+        raise InvalidValue(f"{path}: line {number} is not JSON") from None
     stated = found if isinstance(found, dict) and "request" in found else {"request": found}
     body = stated["request"]
     if not isinstance(body, dict) or not isinstance(body.get("messages"), list):

@@ -54,11 +54,11 @@ class DrainLease(Protocol):
         ...
 
     async def exchange(self, roles: Mapping[str, str], /) -> Mapping[str, str] | None:
-        """Propose what is drained; return what is in force then, None where that is not known."""
+        """Propose what is drained; return what is active then, None where that is not known."""
         ...
 
     async def read(self) -> Mapping[str, str] | None:
-        """Return what is in force; None where that is not known."""
+        """Return what is active; None where that is not known."""
         ...
 
 
@@ -85,7 +85,7 @@ class FindingDrains:
         self._clock = clock
         self._lease = lease
         self._drained: dict[str, str] = {}
-        """In force: the finding by URL. The next: what this gateway proposes."""
+        """Active: the finding by URL. The next: what this gateway proposes."""
         self._wanted: dict[str, str] = {}
         self._pools: dict[str, str] = {}
         """Pool of each pod at the last look."""
@@ -151,7 +151,7 @@ class FindingDrains:
             self.on_change()
 
     def _set(self, drained: Mapping[str, str]) -> bool:
-        """Put this in force, and log what has changed. Returns whether anything has."""
+        """Activate this, and log what has changed. Returns whether anything has."""
         before, self._drained = self._drained, dict(drained)
         for url in self._drained.keys() - before.keys():
             self._log_event("warning", "finding_pod_drained", upstream=url, finding=self._drained[url])

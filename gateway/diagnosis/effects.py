@@ -39,7 +39,7 @@ DEFAULT_EXCESS_SHARE = 0.3
 
 @dataclass(frozen=True, slots=True)
 class FindingEffects:
-    """What is in force now."""
+    """What is active now."""
 
     held: frozenset[str] = frozenset()
     """Pods that are drained for their findings."""
@@ -51,7 +51,7 @@ class FindingEffects:
 NO_EFFECTS = FindingEffects()
 
 LEASE_S = 60.0
-"""How long effects are in force without being published again: they end with the diagnosis that they come from."""
+"""How long effects are active without being published again: they end with the diagnosis that they come from."""
 
 RENEW_S = 15.0
 """Interval at which effects that last are published again."""
@@ -95,7 +95,7 @@ class EffectsPublisher:
 
 
 class EffectsLease:
-    """One per worker: puts effects in force, and ends those that are not published again within `LEASE_S`."""
+    """One per worker: activates effects, and ends those that are not published again within `LEASE_S`."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class EffectsLease:
         self._end: TimerHandle | None = None
 
     def apply(self, effects: FindingEffects) -> None:
-        """Put exactly these effects in force, and nothing of before."""
+        """Activate exactly these effects, and end all others."""
         if self._end is not None:
             self._end.cancel()
             self._end = None

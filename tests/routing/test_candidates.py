@@ -32,7 +32,7 @@ ONE_NUMBER = {
 }
 OF_SOME = {
     *("holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s", "stalls_s", "spill_ranks"),
-    *("token_excess_s", "draining_streams"),
+    *("token_excess_s", "draining_streams", "distances_s"),
 }
 
 

@@ -51,7 +51,7 @@ async def test_what_has_fired_is_listed() -> None:
         (Cause("redis0", "kill redis", 900.0, 910.0), False),
     ],
 )
-async def test_an_alert_for_what_the_run_did_to_its_pod_is_told_apart(cause: Cause, is_own: bool) -> None:
+async def test_an_alert_for_a_fault_of_the_run_is_listed_apart(cause: Cause, is_own: bool) -> None:
     """It fired from 1,000 s to 1,950 s: faults of another pod, of long before and of later do not excuse it."""
     (fired,) = await AlertWatch(Scripted(3.0, {PAGE: 4.0}, ages_s=(1_000.0, 50.0)), 3, 0.0).fired(2_000.0, [cause])
     assert fired.faults == (("kill pod",) if is_own else ())

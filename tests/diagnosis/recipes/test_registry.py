@@ -318,7 +318,7 @@ def test_a_pod_that_was_paused_has_no_bound_api_server(medians: tuple[float | No
     assert looked("api_server_bound", late(*medians)) == (named, set())
 
 
-def test_too_few_times_do_not_tell_a_bound_api_server_from_a_pause() -> None:
+def test_few_times_do_not_show_a_bound_api_server() -> None:
     """All first tokens came at one time: not known."""
     assert looked("api_server_bound", late(None, None, None, None, 6.0, 6.0)) == (set(), {C0})
 
