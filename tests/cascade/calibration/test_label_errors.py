@@ -89,6 +89,7 @@ def test_true_labels_may_count_alone() -> None:
     """Nothing is folded in for a judge, the whole error is the test's; files without labels stay as they are."""
     found = with_true_labels(read([line("judge", {"verdict": 0}), line("none"), *AUDITED]))
     assert len(found.rows) == 60
+    assert found.labels is not None
     assert (found.labels.sources, found.labels.error) == ({"expected": 60}, 0.0)
     plain = read_labelled(b"score@a,score@b\n1,0\n")
     assert with_true_labels(plain) is plain
