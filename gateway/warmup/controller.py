@@ -181,7 +181,8 @@ class WarmupController:
         peers = self._fresh_peers(now_s)
         if any(pod.url in peer.figures.done for peer in peers.values()):
             return False
-        if not peers and not any(self._plan(engine, pod).replays for engine in _engines(pod)):
+        may_own = any(peer.figures.has_prompts for peer in peers.values())
+        if not may_own and not any(self._plan(engine, pod).replays for engine in _engines(pod)):
             return False
         self._done.pop(pod.url, None)
         self.held[pod.url] = HeldPod(pod.url, now_s)
@@ -209,8 +210,10 @@ class WarmupController:
         now_s = self._clock()
         self.prompts.kept()  # Forgets what is too old.
         peers = self._fresh_peers(now_s)
-        owners = {replica_id for replica_id, peer in peers.items() if not peer.figures.is_leaving}
-        if not self._is_leaving:
+        owners = {
+            replica_id for replica_id, peer in peers.items() if peer.figures.has_prompts and not peer.figures.is_leaving
+        }
+        if len(self.prompts) and not self._is_leaving:
             owners.add(self.own_id())
         wait_share = self._wait_share() if self.held else 0.0
         for held in list(self.held.values()):
@@ -442,7 +445,9 @@ class WarmupController:
 
     def _figures(self) -> WarmupFigures:
         claimed = sorted(each.url for each in self.held.values() if each.is_claimed)
-        return WarmupFigures(tuple(claimed), tuple(sorted(self._done)), self._is_leaving)
+        return WarmupFigures(
+            tuple(claimed), tuple(sorted(self._done)), self._is_leaving, has_prompts=len(self.prompts) > 0
+        )
 
     def _publish_now(self, now_s: float) -> None:
         figures = self._figures()

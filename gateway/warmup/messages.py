@@ -17,6 +17,8 @@ class WarmupFigures(Struct, array_like=True, tag=3, gc=False, frozen=True):
     done: tuple[str, ...] = ()
     """URLs of pods that have taken load recently."""
     is_leaving: bool = False
+    has_prompts: bool = False
+    """Whether it has anything to replay: one that clients do not reach owns no pods."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()

@@ -72,7 +72,7 @@ async def test_a_new_pod_gets_its_replays_before_its_first_request(tmp_path: Pat
         "policy": str(policy),
         "discovery": {"file": {"path": str(pods)}},
         "supply": {"scaling": "off", "prewarm": "act"},
-        "timeouts": {"startup_discovery_s": 1},
+        "timeouts": {"startup_discovery_s": 60},
     }
     config.write_text(json.dumps(settings))
     options = Options(models=("big",), profile=FAST)
@@ -94,11 +94,7 @@ async def test_a_new_pod_gets_its_replays_before_its_first_request(tmp_path: Pat
             await gateway.until_each("pod_state_changed", "upstream", new.url, state="ready")
             assert (line["reason"], line["replays"]) == ("done", 2)
             replays = replays_of(new)
-            assert (
-                clients_of(new) == 0
-                or [r.headers.get("x-request-id", "")[:7] for r in new.received if r.method == "POST"][:2]
-                == ["warmup-"] * 2
-            )
+            assert clients_of(new) == 0
             texts = [each["messages"][0]["content"] for each in replays]
             assert sorted(text[:7] for text in texts) == ["Rule 0:", "Rule 1:"]
             assert all(len(text) > 0.9 * len(RULES[0]) for text in texts)

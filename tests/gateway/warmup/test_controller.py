@@ -92,6 +92,23 @@ def test_one_of_several_gateways_replays_and_all_hold() -> None:
     play(scene, 4)
 
 
+def test_a_gateway_without_prompts_owns_no_pods() -> None:
+    """Clients that keep their connections may reach one worker only: the one that knows what is hot replays."""
+
+    async def scene(gateways: list[Gateway], received: Received) -> None:
+        for gateway in gateways[1:]:
+            gateway.store.clear()
+        await asyncio.sleep(2.0)
+        pods = [f"http://new-{number}" for number in range(6)]
+        for pod in pods:
+            assert all([gateway.add(pod) for gateway in gateways])  # noqa: C419 - all of them see it
+        await until(lambda: not any(gateway.holds(pod) for gateway in gateways for pod in pods))
+        assert {number for number, _, _ in received} == {gateways[0].number}
+        assert Counter(pod for _, pod, _ in received) == dict.fromkeys(pods, PREFIXES)
+
+    play(scene, 3)
+
+
 def test_no_more_pods_are_warmed_at_once_than_allowed() -> None:
     """By all gateways together; the others wait their turn within their time."""
 
