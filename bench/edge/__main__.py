@@ -33,7 +33,8 @@ async def timed(scene: ProviderScene, tenant: str = "allowed") -> tuple[float, i
 
 async def offered(rate: float, seconds: float, send: Callable[[], Awaitable[Any]]) -> list[Any]:
     """Send at a rate, open loop. Returns the results."""
-    tasks, began_s = [], time.monotonic()
+    tasks: list[asyncio.Task[Any]] = []
+    began_s = time.monotonic()
     for number in range(round(rate * seconds)):
         await asyncio.sleep(max(0.0, began_s + number / rate - time.monotonic()))
         tasks.append(asyncio.create_task(send()))  # type: ignore[arg-type]

@@ -86,7 +86,7 @@ async def test_only_listed_fields_and_headers_go_out(scene: ProviderScene) -> No
 async def test_a_chat_is_answered_by_anthropics_api(scene: ProviderScene, *, stream: bool, calls_tool: bool) -> None:
     """The request is translated, the answer back: text, tool calls, usage with cached tokens, reasons."""
     scene.anthropic.calls_tool = calls_tool
-    more = {"stream": stream} | ({"stream_options": {"include_usage": True}} if stream else {})
+    more: dict[str, Any] = {"stream": stream} | ({"stream_options": {"include_usage": True}} if stream else {})
     body = chat_body(model="sonnet", tools=[TOOL], stop=["END"], **more)
     body["messages"].insert(0, {"role": "system", "content": "Be brief."})
     status, text, head = await scene.post(body)
