@@ -92,6 +92,7 @@ def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
     settings = None
     if listen is not None:
         defaults = ExtProcConfig(listen)
+        returned = found.each("returns", one_of(tuple(ReturnedFeature)))
         settings = ExtProcConfig(
             listen,
             health_listen=found.get("health_listen", parse_address, None),
@@ -103,11 +104,9 @@ def read_extproc(root: DocumentTable) -> ExtProcConfig | None:
             sample_share=found.get("sample_share", parse_share, defaults.sample_share),
             trust_headers=found.get("trust_headers", flag, default=defaults.trust_headers),
             return_listen=found.get("return_listen", parse_address, None),
-            returns=frozenset(map(ReturnedFeature, found.each("returns", one_of(tuple(ReturnedFeature))) or ()))
-            if "returns" in found
-            else defaults.returns,
+            returns=defaults.returns if returned is None else frozenset(map(ReturnedFeature, returned)),
         )
-        if "returns" in found and settings.return_listen is None:
+        if returned is not None and settings.return_listen is None:
             found.error("returns", "needs `return_listen`, the address at which Envoy returns requests")
     found.close()
     return settings

@@ -167,7 +167,8 @@ async def test_identical_requests_share_a_response_behind_envoy() -> None:
         async def once() -> Any:
             async with scene.post(asking(temperature=0, max_tokens=40, min_tokens=40), headers=head) as answer:
                 assert answer.status == 200
-                return answer.headers.get("x-hearth-coalesced-with")
+                shared: str | None = answer.headers.get("x-hearth-coalesced-with")
+                return shared
 
         found = await asyncio.gather(once(), once())
     assert len([each for each in found if each]) == 1

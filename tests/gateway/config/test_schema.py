@@ -71,6 +71,7 @@ def full(folder: Path) -> dict[str, Any]:
                 "prefill_stall": {},
                 "constrained_decoding": {},
                 "spill": {},
+                "distance": {},
             }
         },
         "kv_events": {"load_s_per_token": {}, "sources": [{"pod": "http://a:1", "endpoint": "tcp://a:5"}]},
@@ -81,6 +82,19 @@ def full(folder: Path) -> dict[str, Any]:
         "extproc": {
             "listen": "127.0.0.1:9002",
             "tls": {"cert": f"{folder}/cert", "key": f"{folder}/key", "client_ca": f"{folder}/cert"},
+        },
+        "providers": {
+            "endpoints": [
+                {
+                    "name": "acme-eu",
+                    "provider": "acme",
+                    "region": "eu",
+                    "base_url": "https://api.acme.example",
+                    "api": "openai",
+                    "models": {"cloud": "large"},
+                    "quirks": {},
+                }
+            ]
         },
         "cors": {"origins": ["https://app.example.com"]},
         "log": {},
