@@ -183,7 +183,7 @@ def test_a_scorer_may_be_a_command(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "reported"),
     [
-        ("no", "line 1 is no JSON"),
+        ("no", "line 1 is not JSON"),
         ("[1]", "line 1 must be the body"),
         ('{"request": {"prompt": "x"}}', "line 1 must be the body"),
         ('{"request": {"messages": []}, "expected": 3}', "line 1: `expected` must be text"),
