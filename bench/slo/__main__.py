@@ -41,7 +41,7 @@ QUICK_REQUESTS = 300
 """Of the counted tier, in virtual time."""
 
 QUICK_LIVE_REQUESTS = LIVE_REQUESTS // 2
-"""The same for several gateways live, which then take about ten minutes."""
+"""The same for several gateways live, which then take half an hour."""
 
 METHOD = """\
 Virtual time: the real spine and router before simulated engines (12,000 tokens/s of prefill and less with context,

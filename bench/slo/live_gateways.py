@@ -38,7 +38,7 @@ MAX_BUSY = 0.8
 BEST_PER_ENGINE = 8.0
 """Best load of `chat`, in requests a second of engine time for each engine: what `--only virtual` finds for four."""
 
-LIVE_REQUESTS = 50
+LIVE_REQUESTS = 200
 """Of the counted tier."""
 
 
