@@ -173,7 +173,7 @@ class WarmupController:
     def should_warm(self, pod: Pod) -> bool:
         """Return whether a pod that has just become ready is held back, and begin its warm-up."""
         now_s = self._clock()
-        if self._others(pod) == 0 or pod.url in self.held or len(self.held) >= MAX_HELD:
+        if not _engines(pod) or self._others(pod) == 0 or pod.url in self.held or len(self.held) >= MAX_HELD:
             return False
         if self.mode is not ControlMode.ACT:
             self._advise(pod)
@@ -408,10 +408,17 @@ class WarmupController:
         )
 
     def _others(self, pod: Pod) -> int:
-        """Return how many other pods are ready for the base models that a pod serves."""
+        """Return how many other pods are ready to compute the prompts that a pod could: for its base models, in its
+        region, of the fleet itself.
+        """
         models = pod.models - pod.adapters
         return sum(
-            other.state is PodState.READY and other.url != pod.url and models <= other.models
+            other.state is PodState.READY
+            and other.url != pod.url
+            and models <= other.models
+            and pod.region in (None, other.region)
+            and other.provider is None
+            and bool(_engines(other))
             for other in self._router.fleet.pods
         )
 
