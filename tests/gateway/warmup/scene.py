@@ -30,6 +30,8 @@ class Received(list[tuple[int, str, int]]):
 
     end: ReplayEnd = ReplayEnd.COMPUTED
     takes_s: float = REPLAY_S
+    failing_tenant: str = ""
+    """Whose prompts a pod cannot compute."""
 
 
 class Gateway:
@@ -71,7 +73,8 @@ class Gateway:
     async def _send(self, engine: Engine, prompt: KeptPrompt, _id: str, timeout_s: float) -> ReplayReport:
         self.received.append((self.number, engine.pod, prompt.key))
         await asyncio.sleep(min(self.received.takes_s, timeout_s))
-        return ReplayReport(self.received.end, Usage(1_000, 1, 0))
+        fails = prompt.tenant is not None and prompt.tenant == self.received.failing_tenant
+        return ReplayReport(ReplayEnd.FAILED if fails else self.received.end, Usage(1_000, 1, 0))
 
     def learn(self, caller: Caller = ANONYMOUS_CALLER) -> None:
         """Serve requests with a few prefixes that they share."""

@@ -180,6 +180,23 @@ def test_a_pod_that_only_decodes_is_not_held() -> None:
     play(scene, 2)
 
 
+def test_prompts_of_one_tenant_that_fail_end_no_warm_up() -> None:
+    """Those of others are replayed before its next one."""
+
+    async def scene(gateways: list[Gateway], received: Received) -> None:
+        (gateway,) = gateways
+        received.failing_tenant = "a"
+        for number in range(20):
+            request = ask(b"a%d" % (number % 4) + TALK + b"%d" % number * 300)
+            gateway.store.observe(request, b"", "/v1/chat/completions", Caller(Tenant("a")))
+        assert gateway.add(NEW)
+        await until(lambda: not gateway.holds(NEW))
+        assert len(received) > PREFIXES
+        assert gateway.controller.counters.replays == PREFIXES
+
+    play(scene)
+
+
 def test_a_pod_that_no_gateway_claims_is_let_go() -> None:
     """Its owner does not see it."""
 
