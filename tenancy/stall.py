@@ -117,6 +117,10 @@ class EngineDecodeState:
         return lane
 
 
+MIN_BORNE = 0.05
+"""Seconds of prefill a second that streams bear, below which a share of them pays for no request in time."""
+
+
 class DecodeStalls:
     """All engines, by slot. Listens to the ledger."""
 
@@ -155,12 +159,19 @@ class DecodeStalls:
             share.drain(slot, sum(charge.prefill_s for charge in charges if charge.charged_s > since_s))
 
     def has_share(self, slot: int, priority: int, now_s: float) -> bool:
-        """Whether this gateway's share of an engine allows another request of a tier: always while it has no share."""
+        """Whether this gateway's share of an engine allows another request of a tier: always while it has no share.
+
+        An engine on which nothing is known to run takes one also where its steps keep no objective even then: no share
+        of it would ever be enough.
+        """
         share = self.share
         if share is None:
             return True
         self._fill(share, slot, now_s)
-        return share.has_room(slot, self.step_s(slot), priority)
+        step_s = self.step_s(slot)
+        return share.has_room(slot, step_s, priority) or (
+            not self._ledger.all_running[slot] and step_s > (1 - MIN_BORNE) * share.tpot_s
+        )
 
     def _fill(self, share: BudgetShare, slot: int, now_s: float) -> None:
         """Count what missing peers may have put on an engine since the last call as done."""

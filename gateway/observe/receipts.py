@@ -108,7 +108,7 @@ class ReceiptStore:
     def on_outcome(self, outcome: Outcome) -> None:
         """Keep a receipt, and forget the oldest when there are too many."""
         self._fresh.append(outcome)
-        if len(self._fresh) == BATCH_SIZE:
+        if len(self._fresh) >= BATCH_SIZE:
             self._written()
 
     def find(self, receipt_id: str) -> Receipt | None:
@@ -136,12 +136,12 @@ class ReceiptStore:
 
     def _written(self) -> OrderedDict[str, bytes | Receipt]:
         """All of them, the fresh ones written first."""
-        by_id = self._by_id
-        for outcome in self._fresh:
+        by_id, fresh = self._by_id, self._fresh
+        self._fresh = []
+        for outcome in fresh:
             kept = _encoded(outcome)
             self._bytes += _size(kept) - _size(by_id.get(outcome.id, b""))
             by_id[outcome.id] = kept
-        self._fresh.clear()
         while len(by_id) > self._max_entries or self._bytes > self._max_bytes:
             self._bytes -= _size(by_id.popitem(last=False)[1])
         return by_id
@@ -165,7 +165,7 @@ def _encoded(outcome: Outcome) -> bytes | Receipt:
     values[ATTEMPTS_AT] = [astuple(attempt) for attempt in outcome.attempts]
     try:
         return _ENCODER.encode(values)
-    except (UnicodeEncodeError, OverflowError):  # A lone surrogate, or a pod's count beyond 64 bits.
+    except (UnicodeEncodeError, OverflowError, TypeError):  # A lone surrogate, or a pod's count beyond 64 bits.
         return outcome.receipt()
 
 

@@ -8,7 +8,7 @@ let go when its time is over. `supply/warmup.py` decides what is replayed, by wh
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -173,7 +173,7 @@ class WarmupController:
     def should_warm(self, pod: Pod) -> bool:
         """Return whether a pod that has just become ready is held back, and begin its warm-up."""
         now_s = self._clock()
-        if self._others(pod) == 0 or pod.url in self.held or len(self.held) >= MAX_HELD:
+        if not _engines(pod) or self._others(pod) == 0 or pod.url in self.held or len(self.held) >= MAX_HELD:
             return False
         if self.mode is not ControlMode.ACT:
             self._advise(pod)
@@ -288,14 +288,15 @@ class WarmupController:
         plan = self._plan(engine, pod)
         held.skipped.update(plan.skipped)
         kept = {each.key: each for each in self.prompts.kept()}
-        for option in plan.replays:
-            if self._stop_reason(held, self._wait_share(), self._clock()) is not None:
-                return
-            if option.key in kept:
-                await self._replay(held, engine, kept[option.key], option)
+        left = deque((option, kept[option.key]) for option in plan.replays if option.key in kept)
+        while left and self._stop_reason(held, self._wait_share(), self._clock()) is None:
+            option, prompt = left.popleft()
+            if not await self._replay(held, engine, prompt, option):
+                # The prompt may be at fault: those of other tenants show whether the pod is.
+                left = deque(sorted(left, key=lambda each: each[1].tenant == prompt.tenant))
 
-    async def _replay(self, held: HeldPod, engine: Engine, prompt: KeptPrompt, option: ReplayOption) -> None:
-        """Replay one prompt; the engine is charged with it meanwhile, here and at peers."""
+    async def _replay(self, held: HeldPod, engine: Engine, prompt: KeptPrompt, option: ReplayOption) -> bool:
+        """Replay one prompt; the engine is charged meanwhile, here and at peers. Returns whether it did not fail."""
         self._number += 1
         request = Request(
             f"warmup-{self.own_id():016x}-{self._number}", prompt.api, prompt.model, option.prompt, max_tokens=1
@@ -311,16 +312,17 @@ class WarmupController:
             charged.end(self._clock(), is_computed=result.end is ReplayEnd.COMPUTED)
         if result.end is ReplayEnd.FAILED:
             held.failures += 1
-            return
+            return False
         held.failures = 0
         if result.end is ReplayEnd.REJECTED:
             self.prompts.remove(prompt.key)
-            return
+            return True
         held.replays += 1
         held.tokens += result.usage.prompt_tokens
         self.counters.replays += 1
         self.counters.tokens += result.usage.prompt_tokens
         self.counters.cached_tokens += result.usage.cached_tokens or 0
+        return True
 
     def _end(self, held: HeldPod, reason: StopReason) -> None:
         """Let a pod take load, and log what was done for it by this gateway."""
@@ -408,10 +410,17 @@ class WarmupController:
         )
 
     def _others(self, pod: Pod) -> int:
-        """Return how many other pods are ready for the base models that a pod serves."""
+        """Return how many other pods are ready to compute the prompts that a pod could: for its base models, in its
+        region, of the fleet itself.
+        """
         models = pod.models - pod.adapters
         return sum(
-            other.state is PodState.READY and other.url != pod.url and models <= other.models
+            other.state is PodState.READY
+            and other.url != pod.url
+            and models <= other.models
+            and pod.region in (None, other.region)
+            and other.provider is None
+            and bool(_engines(other))
             for other in self._router.fleet.pods
         )
 

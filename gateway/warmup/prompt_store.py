@@ -8,7 +8,7 @@ agreed. With `prewarm: advise` no text is kept, only hashes and sizes.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from routing.blocks import Prompt
 from routing.reading.rewriting import prefill_body
 from routing.reading.shortening import shortened_body
 from routing.request import Api, Request
-from supply.hot_prefixes import HotPrefix, HotPrefixes
+from supply.hot_prefixes import MAX_PREFIXES, HotPrefix, HotPrefixes
 from supply.warmup import ReplayTerms
 from tenancy.tenants import Caller, Tenant
 
@@ -29,6 +29,12 @@ MAX_BODY_SHARE = 0.25
 
 REFRESH = 0.5
 """Share of the age bound after which a kept prompt is replaced by a fresh one."""
+
+RETRY_S = 10.0
+"""After a prefix was cut, or could not be, before that is done for it again: it may have found no room."""
+
+PERSONAL = ("user", "metadata", "safety_identifier", "session_id", "prompt_cache_key", "prediction", "suffix")
+"""Fields of one request alone, which its shared prefix does not need."""
 
 Shorten = Callable[[Api, bytes, int], tuple[bytes, int] | None]
 """Cuts a body to a prefix; see `shortened_body`."""
@@ -78,6 +84,8 @@ class PromptStore:
         self._shorten = shorten
         self._kept: dict[int, KeptPrompt] = {}
         self._by_tenant: Counter[str | None] = Counter()
+        self._tried_s: OrderedDict[int, float] = OrderedDict()
+        """When prefixes were last cut, by last block."""
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -98,7 +106,7 @@ class PromptStore:
             return
         known = self._kept.get(hot.key)
         terms = ReplayTerms(tenant.regions, may_leave=bool(tenant.prewarms))
-        if known is not None and not self._should_replace(known, terms, now_s):
+        if not self._should_replace(known, terms, now_s) if known is not None else self._was_tried(hot.key, now_s):
             return
         kept = self._cut(request, body, path, hot, tenant, terms, now_s)
         if kept is not None:
@@ -123,7 +131,18 @@ class PromptStore:
         """Forget all prompts, as when the policy of tenants has changed: it may forbid what was kept."""
         self._kept.clear()
         self._by_tenant.clear()
+        self._tried_s.clear()
         self.bytes = 0
+
+    def _was_tried(self, key: int, now_s: float) -> bool:
+        """Return whether a prefix was cut a moment ago; if not it is now."""
+        if now_s - self._tried_s.get(key, float("-inf")) < RETRY_S:
+            return True
+        self._tried_s[key] = now_s
+        self._tried_s.move_to_end(key)
+        if len(self._tried_s) > MAX_PREFIXES:
+            self._tried_s.popitem(last=False)
+        return False
 
     def _should_replace(self, known: KeptPrompt, terms: ReplayTerms, now_s: float) -> bool:
         """Return whether a prompt is old, or was kept of a tenant that may be computed in fewer places."""
@@ -158,7 +177,7 @@ class PromptStore:
             end = min(end, bisect_right(ends, shared, 0, end))
             if not end:
                 return None
-            body = prefill_body(request.api, body) if body else b""
+            body = prefill_body(request.api, body, dropped=PERSONAL) if body else b""
         else:
             body = b""
         prefix = Prompt(prompt.blocks[:end], ends, ends[end - 1], prompt.seed)

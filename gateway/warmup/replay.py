@@ -21,6 +21,9 @@ LOWEST_PRIORITY = 1_000_000
 MAX_ANSWER_BYTES = 1 << 20
 """Of an answer of one token, with whatever a pod repeats of the request."""
 
+POD_FAULTS = (401, 403, 404, 429)
+"""Statuses below 500 that say nothing of the prompt: the pod has another key, path or model, or is busy."""
+
 NO_USAGE = Usage(0)
 
 
@@ -54,7 +57,7 @@ class ReplaySender:
         self._fleet = fleet
 
     async def send(self, engine: Engine, prompt: KeptPrompt, request_id: str, timeout_s: float) -> ReplayReport:
-        """Send a prompt. A pod that does not answer in time, or with 5xx or 429, has failed."""
+        """Send a prompt. A pod that does not answer in time, with 5xx, or with one of `POD_FAULTS`, has failed."""
         body, headers = self._written(engine, prompt, request_id)
         try:
             async with self._session.post(
@@ -64,7 +67,7 @@ class ReplaySender:
                 timeout=aiohttp.ClientTimeout(total=max(0.001, timeout_s)),
                 allow_redirects=False,
             ) as answer:
-                if answer.status >= 500 or answer.status == 429:
+                if answer.status >= 500 or answer.status in POD_FAULTS:
                     return ReplayReport(ReplayEnd.FAILED)
                 if answer.status != 200:
                     return ReplayReport(ReplayEnd.REJECTED)

@@ -8,6 +8,7 @@ goes: it costs, it may be rejected together with one token, and the decode engin
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from operator import attrgetter
 
 import msgspec
@@ -148,12 +149,15 @@ LIMITS = {
 """Each API's words for how long an answer may be. Chat has an old one too, and old engines know only that."""
 
 
-def prefill_body(api: Api, raw: bytes, fields: bytes = b"", *, ends_by_length: bool = False) -> bytes:
+def prefill_body(
+    api: Api, raw: bytes, fields: bytes = b"", *, ends_by_length: bool = False, dropped: Sequence[str] = ()
+) -> bytes:
     """The prefill leg's body. `raw` was read as a request before; `fields` are its `kv_transfer_params`, as JSON.
 
-    `ends_by_length`: a first token that would end the answer must not end this one.
+    `ends_by_length`: a first token that would end the answer must not end this one. `dropped`: further fields that go.
     """
-    kept = {name: value for name, value in TOP_LEVEL.decode(raw).items() if name not in DROPPED}
+    given = TOP_LEVEL.decode(raw)
+    kept = {name: value for name, value in given.items() if name not in DROPPED and name not in dropped}
     kept["stream"] = NO
     kept |= dict.fromkeys(LIMITS[api], ONE)
     if api is Api.RESPONSES:

@@ -187,3 +187,16 @@ def test_a_share_counts_what_was_placed_since_peers_were_silent() -> None:
     assert not stalls.has_share(0, 10, 1.1)
     assert stalls.has_share(1, 10, 1.1)
     assert stalls.has_share(0, 10, 15.0)
+
+
+def test_an_idle_engine_too_slow_for_an_objective_is_used_while_peers_are_missing() -> None:
+    """A tier whose objective no engine keeps must not stop all tiers: one request at a time is no more than others."""
+    ledger, stalls = scene()
+    stalls.keep_to(BudgetShare(0.5, STEP_S / 2, (0,), 0.0), 0.0)
+    assert stalls.has_share(0, 0, 0.0)
+    one = charge(ledger, 0.5, 0.0)
+    assert not stalls.has_share(0, 0, 1.0)
+    ledger.release(one, 2.0)
+    assert stalls.has_share(0, 0, 100.0)
+    stalls.keep_to(BudgetShare(0.5, 2 * STEP_S, (0,), 0.0), 0.0)
+    assert not stalls.has_share(0, -1, 100.0 + 1e-3), "one that earns its share waits for it"

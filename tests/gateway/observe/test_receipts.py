@@ -220,3 +220,13 @@ def test_a_receipt_that_cannot_be_encoded_is_kept_as_it_is(strange: dict[str, ob
     assert (found := receipts.find("1")) is not None
     assert all(getattr(found, name) == value for name, value in strange.items())
     assert receipts.encoded_bytes > 4_096
+
+
+def test_a_receipt_that_cannot_be_encoded_keeps_no_other_from_being_kept() -> None:
+    """Whatever a later version puts into a record: what has ended since must not pile up."""
+    receipts = ReceiptStore(max_entries=2 * BATCH_SIZE)
+    receipts.on_outcome(an_outcome(request=a_request(id="odd"), error=object()))
+    for number in range(3 * BATCH_SIZE):
+        receipts.on_outcome(an_outcome(request=a_request(id=str(number))))
+    assert len(receipts) == 2 * BATCH_SIZE
+    assert receipts.find(str(3 * BATCH_SIZE - 1)) is not None

@@ -10,6 +10,7 @@ from typing import Any
 from gateway.warmup.controller import WarmupController
 from gateway.warmup.prompt_store import KeptPrompt, PromptStore
 from gateway.warmup.replay import ReplayEnd, ReplayReport
+from routing.facts import Role
 from routing.pods import Engine, PodState
 from routing.request import Api, Usage
 from simulator.clock import VirtualLoop
@@ -29,6 +30,8 @@ class Received(list[tuple[int, str, int]]):
 
     end: ReplayEnd = ReplayEnd.COMPUTED
     takes_s: float = REPLAY_S
+    failing_tenant: str = ""
+    """Whose prompts a pod cannot compute."""
 
 
 class Gateway:
@@ -70,7 +73,8 @@ class Gateway:
     async def _send(self, engine: Engine, prompt: KeptPrompt, _id: str, timeout_s: float) -> ReplayReport:
         self.received.append((self.number, engine.pod, prompt.key))
         await asyncio.sleep(min(self.received.takes_s, timeout_s))
-        return ReplayReport(self.received.end, Usage(1_000, 1, 0))
+        fails = prompt.tenant is not None and prompt.tenant == self.received.failing_tenant
+        return ReplayReport(ReplayEnd.FAILED if fails else self.received.end, Usage(1_000, 1, 0))
 
     def learn(self, caller: Caller = ANONYMOUS_CALLER) -> None:
         """Serve requests with a few prefixes that they share."""
@@ -78,11 +82,13 @@ class Gateway:
             request = ask(b"%d" % (number % PREFIXES) + TALK + b"%d" % number * 300, api=Api.CHAT)
             self.store.observe(request, b"", "/v1/chat/completions", caller)
 
-    def add(self, url: str, *adapters: str) -> bool:
+    def add(self, url: str, *adapters: str, region: str | None = None, role: Role = Role.EITHER) -> bool:
         """A pod has become ready. Returns whether it is held back."""
         add_pod(self.router, url, adapters=adapters)
-        ready = self.router.fleet.pod(url)
-        assert ready is not None
+        self.router.fleet.override_role(url, role)
+        known = self.router.fleet.pod(url)
+        assert known is not None
+        ready = replace(known, region=region)
         self.router.put_pod(replace(ready, state=PodState.STARTING))
         is_held = self.controller.should_warm(ready)
         self.stand(url, PodState.WARMING if is_held else PodState.READY)

@@ -13,7 +13,7 @@ from gateway.config.pools import PoolEntry
 from gateway.warmup.controller import CLAIM_S, FOLLOW_S, FRESH_S
 from gateway.warmup.metrics import WarmupCollector
 from gateway.warmup.replay import ReplayEnd
-from routing.facts import PodFacts
+from routing.facts import PodFacts, Role
 from routing.pods import PodState
 from simulator.clock import run_virtually
 from supply.policy import ControlMode
@@ -150,6 +150,51 @@ def test_an_owner_that_dies_delays_pods_for_a_bounded_time() -> None:
         assert took_s <= ACT.prewarm_max_s + FOLLOW_S + FRESH_S
 
     play(scene, 3)
+
+
+@pytest.mark.parametrize("others", ["in another region", "of a provider", "that only decode"])
+def test_a_pod_that_alone_may_compute_some_requests_takes_load_at_once(others: str) -> None:
+    """Those of tenants of its region, or without a grant, would be rejected while it is held."""
+
+    async def scene(gateways: list[Gateway], received: Received) -> None:
+        (gateway,) = gateways
+        for url in ("http://0", "http://1"):
+            known = gateway.router.fleet.pod(url)
+            assert known is not None
+            if others == "of a provider":
+                gateway.router.put_pod(replace(known, provider="cloud"))
+            elif others == "that only decode":
+                gateway.router.fleet.override_role(url, Role.DECODE)
+        assert not gateway.add(NEW, region="eu" if others == "in another region" else None)
+        assert not received
+
+    play(scene)
+
+
+def test_a_pod_that_only_decodes_is_not_held() -> None:
+    """No prompt is replayed to it, here or by another gateway."""
+
+    async def scene(gateways: list[Gateway], received: Received) -> None:
+        assert not gateways[0].add(NEW, role=Role.DECODE)
+
+    play(scene, 2)
+
+
+def test_prompts_of_one_tenant_that_fail_end_no_warm_up() -> None:
+    """Those of others are replayed before its next one."""
+
+    async def scene(gateways: list[Gateway], received: Received) -> None:
+        (gateway,) = gateways
+        received.failing_tenant = "a"
+        for number in range(20):
+            request = ask(b"a%d" % (number % 4) + TALK + b"%d" % number * 300)
+            gateway.store.observe(request, b"", "/v1/chat/completions", Caller(Tenant("a")))
+        assert gateway.add(NEW)
+        await until(lambda: not gateway.holds(NEW))
+        assert len(received) > PREFIXES
+        assert gateway.controller.counters.replays == PREFIXES
+
+    play(scene)
 
 
 def test_a_pod_that_no_gateway_claims_is_let_go() -> None:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.warmup.prompt_store import PromptStore
+from gateway.warmup.prompt_store import RETRY_S, PromptStore
 from routing.reading import read_request
 from routing.request import Api
 from tenancy.tenants import Caller, Tenant
@@ -25,7 +25,8 @@ class Clock:
 def serve(store: PromptStore, tenant: Tenant, number: int, rules: str = RULES) -> None:
     """One request that shares its system prompt with others."""
     messages = [{"role": "system", "content": rules}, {"role": "user", "content": f"My secret {number}. " * 30}]
-    body = json.dumps({"model": "m", "messages": messages, "stream": True, "max_tokens": 500}).encode()
+    fields = {"stream": True, "max_tokens": 500, "user": f"secret {number}", "metadata": {"case": f"secret {number}"}}
+    body = json.dumps({"model": "m", "messages": messages, **fields}).encode()
     read = read_request(Api.CHAT, body, request_id="r", terms=tenant)
     store.observe(read.request, read.body, "/v1/chat/completions", Caller(tenant))
 
@@ -123,3 +124,20 @@ def test_what_cannot_be_cut_is_not_kept_and_raises_nothing() -> None:
         for number in range(4):
             serve(store, Tenant("a"), number)
         assert store.kept() == []
+
+
+def test_a_prefix_that_is_not_kept_is_cut_again_after_a_while_only() -> None:
+    """Whether it cannot be cut, or finds no room: each request would be read and written again otherwise."""
+    clock, cuts = Clock(), list[int]()
+
+    def shorten(_api: Api, body: bytes, size: int) -> tuple[bytes, int] | None:
+        cuts.append(size)
+        return None if len(cuts) < 2 else (body, size)
+
+    store = PromptStore(max_bytes=1e6, max_age_s=60.0, keeps_text=True, clock=clock, shorten=shorten)
+    for number in range(50):
+        serve(store, Tenant("a"), number)
+    assert (len(cuts), len(store)) == (1, 0)
+    clock.now_s = RETRY_S
+    serve(store, Tenant("a"), 50)
+    assert (len(cuts), len(store)) == (2, 1)
