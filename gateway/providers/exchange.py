@@ -141,6 +141,10 @@ class TranslatedBody:
         except Untranslatable as why:
             relay.discard(AttemptStatus.INVALID_RESPONSE, f"{self._exchange.name}: {why}.")
             return False
+        except Exception as error:  # noqa: BLE001 - the attempt must end, whatever a provider sends
+            words = f"{self._exchange.name}: its answer cannot be translated ({type(error).__name__})."
+            relay.discard(AttemptStatus.INVALID_RESPONSE, words)
+            return False
         if out:
             self._handler.take(out)
         return not relay.ended.done()
