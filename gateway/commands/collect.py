@@ -17,6 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from math import inf
 from pathlib import Path
 from random import Random
@@ -207,7 +208,7 @@ class ChatApi:
                 if error.code not in (429, 503) or not left:
                     raise AnswerFailed(f"{body['model']} answered with status {error.code}", is_charged=False) from None
                 threading.Event().wait(_retry_after_s(error.headers.get("retry-after")))
-            except (URLError, OSError) as error:
+            except (HTTPException, URLError, OSError) as error:
                 raise AnswerFailed(f"{body['model']} gave no answer: {type(error).__name__}") from None
         raise AssertionError
 

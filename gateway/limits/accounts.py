@@ -110,6 +110,10 @@ class QuotaEnforcer:
         self.rejected[tenant_of_account(rejection.lack.path), rejection.lack.kind] += 1
         raise rejection
 
+    def current(self, tenant: Tenant) -> Tenant | None:
+        """Return a tenant as the current policy has it; None where the policy has it no more."""
+        return tenant if self._tenants is None else self._tenants.get(tenant.name or "")
+
     async def reserve_on(self, account: Account, use: RequestUsage) -> Reservation | None:
         """Reserve a use on one account alone, beside what its request holds already. None where there is no room."""
         accounts = self.accounts.of((account,), self.now_s())

@@ -14,7 +14,7 @@ import msgspec
 from gateway.config.providers import ProviderApi, ProviderEndpoint
 from gateway.providers.chat_to_messages import messages_body
 from gateway.providers.messages_to_chat import chat_body
-from gateway.providers.translation import Untranslatable
+from gateway.providers.translation import Untranslatable, dicts
 from routing.request import Api
 
 NATIVE: Mapping[ProviderApi, Mapping[Api, str]] = {
@@ -77,6 +77,18 @@ LIMIT_FIELDS: Mapping[Api, tuple[str, ...]] = {
 }
 """Fields that limit an answer, the one that counts first."""
 
+CLIENT_TOOLS = frozenset((None, "function", "custom"))
+"""Types of tools that the client runs. Others run at the provider, with the rights of the gateway's key and beside the
+money that is reserved.
+"""
+
+STORED_KEYS = frozenset(("file_id", "vector_store_ids", "container_id"))
+STORED_TYPES = frozenset(("item_reference", "container_upload"))
+"""Content that is stored at the provider under the gateway's key, perhaps by others."""
+
+PARTS = ("content", "source", "file", "output", "image_url")
+"""Fields of messages and of their parts that hold further parts."""
+
 Body = dict[str, Any]
 
 
@@ -107,6 +119,7 @@ def outgoing_body(endpoint: ProviderEndpoint, api: Api, body: bytes, model: str)
     if native is None:
         raise Untranslatable(f"the endpoint's API ({endpoint.api}) has no counterpart of `{api}`")
     kept = _allowed(fields, api)
+    _check_references(kept)
     limit = next((kept[name] for name in LIMIT_FIELDS[api] if isinstance(kept.get(name), int)), None)
     limit = endpoint.max_output_tokens if limit is None else limit
     for name in LIMIT_FIELDS[api]:
@@ -123,10 +136,17 @@ def outgoing_body(endpoint: ProviderEndpoint, api: Api, body: bytes, model: str)
         kept.pop(name, None)
     sequences = kept.get("n", 1)
     count = sequences if isinstance(sequences, int) and sequences > 0 else 1
+    prompts = kept.get("prompt")
+    if isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list):
+        count *= len(prompts)  # Of completions: each has answers of its own.
+    try:
+        content = msgspec.json.encode(kept)
+    except RecursionError:
+        raise Untranslatable("the body is nested too deeply") from None
     return OutgoingBody(
         _path(endpoint, native),
         native,
-        msgspec.json.encode(kept),
+        content,
         limit * count,
         is_stream=bool(fields.get("stream")),
         includes_usage=includes_usage,
@@ -145,6 +165,22 @@ def _allowed(fields: Body, api: Api) -> Body:
             for each in messages
         ]
     return kept
+
+
+def _check_references(body: Body) -> None:
+    """Raise `Untranslatable` for tools that run at the provider, and for content that is stored there."""
+    for tool in dicts(body.get("tools")):
+        if tool.get("type") not in CLIENT_TOOLS:
+            raise Untranslatable(f"tools of type `{str(tool.get('type'))[:32]}` run at the provider, with its key")
+    parts: list[object] = [body.get("messages"), body.get("input"), body.get("system")]
+    while parts:
+        part = parts.pop()
+        if isinstance(part, list):
+            parts.extend(part)
+        elif isinstance(part, dict):
+            if part.get("type") in STORED_TYPES or not STORED_KEYS.isdisjoint(part):
+                raise Untranslatable("content that is stored at a provider (`file_id`, `item_reference`) stays unread")
+            parts.extend(part[name] for name in PARTS if name in part)
 
 
 def _limit_field(endpoint: ProviderEndpoint, api: Api) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.providers.translation import (
+    UNREADABLE,
     EventSplitter,
     Fields,
     UnaryTranslator,
@@ -135,7 +136,7 @@ def _tool_use(call: Fields) -> Block:
     function = function if isinstance(function, dict) else {}
     try:
         given = msgspec.json.decode(str(function.get("arguments") or "{}").encode())
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         given = {}
     return {"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given}
 
@@ -232,7 +233,7 @@ class MessageStreamAsChat:
         self._model: Any = None
         self._usage: Fields = {}
         self._reason = "stop"
-        self._calls: dict[object, int] = {}
+        self._calls: dict[str, int] = {}
         """Index of a content block to that of its tool call."""
 
     def feed(self, payload: bytes) -> bytes:
@@ -274,7 +275,7 @@ class MessageStreamAsChat:
         block = event.get("content_block")
         if not isinstance(block, dict) or block.get("type") != "tool_use":
             return b""
-        at = self._calls[event.get("index")] = len(self._calls)
+        at = self._calls[str(event.get("index"))] = len(self._calls)
         function = {"name": block.get("name"), "arguments": ""}
         return self._chunk(
             {"tool_calls": [{"index": at, "id": block.get("id"), "type": "function", "function": function}]}
@@ -286,7 +287,7 @@ class MessageStreamAsChat:
             return b""
         if delta.get("type") == "text_delta":
             return self._chunk({"content": delta.get("text", "")})
-        if delta.get("type") == "input_json_delta" and (at := self._calls.get(event.get("index"))) is not None:
+        if delta.get("type") == "input_json_delta" and (at := self._calls.get(str(event.get("index")))) is not None:
             return self._chunk(
                 {"tool_calls": [{"index": at, "function": {"arguments": delta.get("partial_json", "")}}]}
             )

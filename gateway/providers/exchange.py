@@ -18,8 +18,11 @@ from gateway.relay.upstream_connection import ResponseBodyHandler, ResponseHead,
 BUSY_STATUSES = frozenset({429, 503, 529})
 """529 is Anthropic's for overload."""
 
-OPERATOR_STATUSES = frozenset({401, 402, 403, 404, 405})
-"""Key, account or path are wrong: nothing that a client sends can help."""
+KEY_STATUSES = frozenset({401, 402})
+"""Key or account are rejected: nothing that a client sends can help."""
+
+OPERATOR_STATUSES = frozenset({403, 404, 405})
+"""Rights, model or path are wrong, or what the request names: one tenant's requests must not hold all others' back."""
 
 CLIENT_STATUSES = frozenset({400, 413, 422})
 """The provider rejects the request itself."""
@@ -99,8 +102,9 @@ class ProviderErrorBody:
         if status in BUSY_STATUSES:
             exchange.note_busy(seconds_of(self._head.retry_after))
             relay.fail(AttemptStatus.UPSTREAM_BUSY, f"The provider endpoint {name} is busy (status {status}).")
-        elif status in OPERATOR_STATUSES:
-            exchange.note_rejected(status)
+        elif status in KEY_STATUSES | OPERATOR_STATUSES:
+            if status in KEY_STATUSES:
+                exchange.note_rejected(status)
             words = f"The provider endpoint {name} rejected the gateway's key, account or path (status {status}); check"
             relay.fail(AttemptStatus.UPSTREAM_5XX, f"{words} its api_key, base_url and models.")
         elif status in CLIENT_STATUSES:
@@ -140,6 +144,10 @@ class TranslatedBody:
             out = translated()
         except Untranslatable as why:
             relay.discard(AttemptStatus.INVALID_RESPONSE, f"{self._exchange.name}: {why}.")
+            return False
+        except Exception as error:  # noqa: BLE001 - the attempt must end, whatever a provider sends
+            words = f"{self._exchange.name}: its answer cannot be translated ({type(error).__name__})."
+            relay.discard(AttemptStatus.INVALID_RESPONSE, words)
             return False
         if out:
             self._handler.take(out)

@@ -7,8 +7,10 @@ grants of a request keep the router from choosing an endpoint, the gate keeps an
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from gateway.config.providers import ProviderEndpoint
 from gateway.http.request_headers import LOCAL_ONLY_HEADER
 from gateway.limits.accounts import QuotaEnforcer
 from gateway.pipeline.attempt import AttemptStatus
@@ -66,9 +68,16 @@ class Permit:
     """Leave to send one request to one endpoint, with the money for it. Must be settled or closed."""
 
     def __init__(
-        self, endpoint: WatchedEndpoint, body: OutgoingBody, rates: TokenPrices, money: Reservation | None
+        self,
+        endpoint: WatchedEndpoint,
+        config: ProviderEndpoint,
+        body: OutgoingBody,
+        rates: TokenPrices,
+        money: Reservation | None,
     ) -> None:
         self.endpoint = endpoint
+        self.config = config
+        """The endpoint as it was when the request was permitted."""
         self.body = body
         self._rates = rates
         self._money = money
@@ -78,8 +87,8 @@ class Permit:
     def close(self, usage: Usage | None, now_s: float, *, was_sent: bool) -> None:
         """Settle the money by the usage that the endpoint has reported.
 
-        `usage` None: it reported none, so what was reserved stays charged, unless nothing was sent or it rejected
-        the request (`was_sent` false).
+        `usage` None, or without tokens of the prompt (only the answer was counted): it reported none, so what was
+        reserved stays charged, unless nothing was sent or it rejected the request (`was_sent` false).
         """
         if not self._is_open:
             return
@@ -89,7 +98,7 @@ class Permit:
         used: RequestUsage | None = None
         if not was_sent:
             used = NO_USAGE
-        elif usage is not None:
+        elif usage is not None and usage.prompt_tokens:
             used = RequestUsage(
                 1, usage.prompt_tokens, usage.cached_tokens or 0, usage.completion_tokens, rates=self._rates
             )
@@ -111,24 +120,35 @@ class ProviderGate:
         """Requests that were not sent, by endpoint and end."""
 
     def serves(self, url: str) -> bool:
-        """Return whether a URL is that of an endpoint outside the fleet."""
-        return url in self.monitor
+        """Return whether a URL is that of an endpoint outside the fleet, also of one that a reload has removed."""
+        return self.monitor.is_outside(url)
 
     async def permit(
         self, url: str, tenant: Tenant, request: Request, body: bytes, *, is_local_only: bool, is_continuation: bool
     ) -> Permit | Denial:
-        """Return leave to send a request to an endpoint, or why not. Reserves its money."""
+        """Return leave to send a request to an endpoint, or why not. Reserves its money.
+
+        What counts is the policy of now: the request may have waited since its own was read.
+        """
         endpoint = self.monitor.get(url)
-        found: Permit | Denial | None = self._denial(
-            endpoint, tenant, request, is_local_only=is_local_only, is_continuation=is_continuation
-        )
+
+        def denial() -> Denial | None:
+            return self._denial(
+                endpoint,
+                self._quotas.current(tenant),
+                request,
+                is_local_only=is_local_only,
+                is_continuation=is_continuation,
+            )
+
+        found: Permit | Denial | None = denial()
         if found is None and endpoint is not None:
             try:
                 out = outgoing_body(endpoint.config, request.api, body, request.model)
             except Untranslatable as why:
                 found = Denial(AttemptStatus.PROVIDER_DENIED, f"{endpoint.config.name}: {why}.")
             else:
-                found = await self._with_money(endpoint, tenant, request, out)
+                found = await self._with_money(endpoint, self._quotas.current(tenant) or tenant, request, out, denial)
         assert found is not None  # noqa: S101 - an unknown endpoint is denied above
         if isinstance(found, Denial):
             key = (endpoint.config.name if endpoint is not None else "", found.end.value)
@@ -138,17 +158,18 @@ class ProviderGate:
     def _denial(
         self,
         endpoint: WatchedEndpoint | None,
-        tenant: Tenant,
+        tenant: Tenant | None,
         request: Request,
         *,
         is_local_only: bool,
         is_continuation: bool,
     ) -> Denial | None:
         denied, limit = AttemptStatus.PROVIDER_DENIED, AttemptStatus.PROVIDER_LIMIT
-        if endpoint is None or self.monitor.is_stopped:
+        if endpoint is None or self.monitor.is_stopped or self.monitor.get(endpoint.config.url) is not endpoint:
             return Denial(denied, "Providers are stopped (`providers.enabled`, or the admin port).")
         config = endpoint.config
-        if (config.provider, config.region, request.model) not in tenant.grants or request.model not in config.models:
+        grant = config.provider, config.region, request.model
+        if tenant is None or grant not in tenant.grants or request.model not in config.models:
             where = f"provider `{config.provider}`, region `{config.region}`, model `{request.model}`"
             return Denial(denied, f"The tenant's policy has no grant for {where}.")
         if tenant.trust_domain is not None or (tenant.regions is not None and config.region not in tenant.regions):
@@ -164,8 +185,15 @@ class ProviderGate:
         return None
 
     async def _with_money(
-        self, endpoint: WatchedEndpoint, tenant: Tenant, request: Request, body: OutgoingBody
+        self,
+        endpoint: WatchedEndpoint,
+        tenant: Tenant,
+        request: Request,
+        body: OutgoingBody,
+        denial: Callable[[], Denial | None],
     ) -> Permit | Denial:
+        """Reserve the money of a request. `denial` looks again at what may have changed while it waited for that."""
+        config = endpoint.config
         rates = self._quotas.rates(request.model)
         bound = RequestUsage(1, int(len(body.content) / BYTES_PER_TOKEN) + 1, 0, body.max_output_tokens, rates)
         money: Reservation | None = None
@@ -174,9 +202,23 @@ class ProviderGate:
             if held is None:
                 return Denial(AttemptStatus.PROVIDER_LIMIT, "The tenant's `providers_max_budget` has no room for it.")
             money = held
+            denied = denial()
+            if denied is None and endpoint.config != config:
+                denied = Denial(AttemptStatus.PROVIDER_DENIED, f"{config.name} was configured anew meanwhile.")
+            if denied is not None:
+                now_s = self._quotas.now_s()
+                held.settle(NO_USAGE, now_s)
+                held.close(now_s)
+                return denied
         self._share_of(tenant).count_sent()
         endpoint.sent_count += 1
-        return Permit(endpoint, body, rates, money)
+        return Permit(endpoint, config, body, rates, money)
+
+    def is_valid(self, permit: Permit) -> bool:
+        """Return whether its request may still be sent: a connection may have taken long to open."""
+        endpoint, monitor = permit.endpoint, self.monitor
+        is_there = monitor.get(permit.config.url) is endpoint and endpoint.config == permit.config
+        return is_there and not monitor.is_stopped
 
     def has_room(self, tenant: Tenant, model: str) -> bool:
         """Return whether share and parallel requests leave room for a request to a model's providers now."""

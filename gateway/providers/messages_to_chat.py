@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from gateway.providers.translation import (
+    UNREADABLE,
     EventSplitter,
     Fields,
     UnaryTranslator,
@@ -173,7 +174,7 @@ class ChatAsMessage(UnaryTranslator):
 def _arguments(text: object) -> object:
     try:
         return msgspec.json.decode(str(text or "{}").encode())
-    except msgspec.MsgspecError:
+    except UNREADABLE:
         return {}
 
 

@@ -46,6 +46,12 @@ class Hold(StrEnum):
     UNREACHABLE = "unreachable"
 
 
+STATES = {Hold.NONE: PodState.READY, Hold.FAILING: PodState.SUSPECT}
+"""States of pods by hold, where one may be chosen. Requests of one tenant may be what fails, so that others' are sent
+all the same where nothing else serves the model; cascades answer without it.
+"""
+
+
 @dataclass(slots=True)
 class WatchedEndpoint:
     """State of one endpoint; written by the monitor only."""
@@ -80,6 +86,8 @@ class ProviderMonitor:
         self._log_event = log_event
         self._warns = warns
         self._endpoints: dict[str, WatchedEndpoint] = {}
+        self._retired: set[str] = set()
+        """URLs of endpoints that a reload has removed: a request that was placed there may still be on its way."""
         self._is_enabled = True
         self._is_stopped = False
         self._changed = asyncio.Event()
@@ -98,6 +106,10 @@ class ProviderMonitor:
 
     def __contains__(self, url: str) -> bool:
         return url in self._endpoints
+
+    def is_outside(self, url: str) -> bool:
+        """Return whether a URL is that of an endpoint, or was and is not that of a pod since."""
+        return url in self._endpoints or (url in self._retired and self._router.fleet.pod(url) is None)
 
     def __iter__(self) -> Iterator[WatchedEndpoint]:
         return iter(self._endpoints.values())
@@ -140,6 +152,7 @@ class ProviderMonitor:
         wanted = {each.url: each for each in config.endpoints}
         for url in [url for url in self._endpoints if url not in wanted]:
             del self._endpoints[url]
+            self._retired.add(url)
             self._router.remove_pod(url)
         for url, each in wanted.items():
             known = self._endpoints.get(url)
@@ -148,8 +161,8 @@ class ProviderMonitor:
                 self._router.put_pod(_pod(each, PodState.READY))
                 self._router.reshape_pod(url, (EngineShape(),))
             else:
-                if known.config.key != each.key and known.hold is Hold.KEY_REJECTED:
-                    known.hold = Hold.NONE  # The key was replaced.
+                if known.config != each and known.hold is Hold.KEY_REJECTED:
+                    known.hold = Hold.NONE  # What was rejected was replaced.
                 known.config = each
             self._show(self._endpoints[url])
         if before and not config.enabled:
@@ -180,9 +193,9 @@ class ProviderMonitor:
         elif end is AttemptStatus.UNREACHABLE:
             endpoint.breaker = endpoint.breaker.on_unreachable(self._clock())
             self._hold(endpoint, Hold.UNREACHABLE, RECONNECT_S)
-        elif end.is_pod_failure and endpoint.hold is not Hold.KEY_REJECTED:
-            endpoint.breaker = endpoint.breaker.on_failure(self._clock())
-            if endpoint.breaker.is_open:
+        elif end.is_pod_failure and endpoint.hold not in (Hold.KEY_REJECTED, Hold.BUSY):
+            was_open, endpoint.breaker = endpoint.breaker.is_open, endpoint.breaker.on_failure(self._clock())
+            if endpoint.breaker.is_open and not was_open:
                 self._hold(endpoint, Hold.FAILING, endpoint.breaker.cooldown_s)
         return was_failing
 
@@ -196,7 +209,7 @@ class ProviderMonitor:
         self._hold(endpoint, Hold.BUSY, min(MAX_HOLD_S, own_s if retry_after_s is None else max(retry_after_s, 0.1)))
 
     def note_key_rejected(self, url: str, status: int) -> None:
-        """Stop using an endpoint that rejects the key, the account or the path."""
+        """Stop using an endpoint that rejects the key or the account."""
         endpoint = self._endpoints.get(url)
         if endpoint is not None:
             self._hold(endpoint, Hold.KEY_REJECTED, KEY_PAUSE_S, status=status)
@@ -228,9 +241,12 @@ class ProviderMonitor:
             await asyncio.sleep(LOOK_S)
 
     async def _retry(self, endpoint: WatchedEndpoint) -> None:
-        if endpoint.hold is Hold.UNREACHABLE and not await _connects(endpoint.config):
+        hold = endpoint.hold
+        if hold is Hold.UNREACHABLE and not await _connects(endpoint.config):
             endpoint.until_s = self._clock() + RECONNECT_S
             return
+        if endpoint.hold is not hold or self._endpoints.get(endpoint.config.url) is not endpoint:
+            return  # Meanwhile an attempt has found out more, or a reload has removed it.
         endpoint.breaker = endpoint.breaker.on_healthy_probe(max(self._clock(), endpoint.breaker.open_until_s))
         endpoint.hold = Hold.NONE
         if self._warns:
@@ -238,7 +254,7 @@ class ProviderMonitor:
         self._show(endpoint)
 
     def _show(self, endpoint: WatchedEndpoint) -> None:
-        state = PodState.READY if endpoint.hold is Hold.NONE else PodState.OPEN_CIRCUIT
+        state = STATES.get(endpoint.hold, PodState.OPEN_CIRCUIT)
         known = self._router.fleet.pod(endpoint.config.url)
         if self.is_stopped:
             state = PodState.DRAINING

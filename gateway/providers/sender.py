@@ -28,6 +28,10 @@ PROVIDERS_HEADER = "x-hearth-providers"
 ANTHROPIC_VERSION = "2023-06-01"
 
 
+class PermitEnded(Exception):  # noqa: N818 - like a rejection it is an outcome, not an error
+    """Providers were stopped, or the endpoint was changed, before anything was sent."""
+
+
 class ProviderSender:
     """One per gateway process. Implements `ProviderRoute` of the transport."""
 
@@ -64,16 +68,20 @@ class ProviderSender:
             return AttemptResult(permit.end, detail=permit.detail)
         result: AttemptResult | None = None
         exchange: ProviderExchange | None = None
-        was_sent = True
+        was_sent = False
         try:
-            config = permit.endpoint.config
+            config = permit.config
             try:
-                line = self._pool.lease_idle(config.url) or await self._connect(config)
+                line = self._pool.lease_idle(config.url) or await self._connect(permit)
                 add_provider(reply, config)
-                exchange = await self._exchange(permit, placement.request, line, make_relay(), first_byte_by_s)
+                relay, was_sent = make_relay(), True
+                exchange = await self._exchange(permit, placement.request, line, relay, first_byte_by_s)
                 if exchange.was_stale:
-                    line = await self._connect(config)
+                    line = await self._connect(permit)
                     exchange = await self._exchange(permit, placement.request, line, make_relay(), first_byte_by_s)
+            except PermitEnded:
+                was_sent = False
+                result = AttemptResult(AttemptStatus.PROVIDER_DENIED, detail=f"{config.name} was stopped or changed.")
             except (PoolIsFull, OSError) as error:
                 was_sent = False
                 result = _unreachable(config, error)
@@ -84,16 +92,23 @@ class ProviderSender:
             self._gate.close(permit, None if result is None else result.usage or result.counted, was_sent=was_sent)
         return result
 
-    async def _connect(self, config: ProviderEndpoint) -> UpstreamConnection:
+    async def _connect(self, permit: Permit) -> UpstreamConnection:
+        """Open a connection. Raises `OSError`, `PoolIsFull`, or `PermitEnded` where nothing may be sent any more."""
+        config = permit.config
         async with asyncio.timeout(config.connect_timeout_s):
             line = await self._pool.connect(config.url)
+        if not self._gate.is_valid(permit):
+            line.abort()
+            raise PermitEnded
+        if not line.is_open:
+            raise ConnectionResetError
         line.set_unacknowledged_timeout(config.connect_timeout_s)
         return line
 
     async def _exchange(
         self, permit: Permit, request: Request, line: UpstreamConnection, relay: Relay, first_byte_by_s: float
     ) -> ProviderExchange:
-        config, monitor = permit.endpoint.config, self._gate.monitor
+        config, monitor = permit.config, self._gate.monitor
         exchange = ProviderExchange(
             relay,
             translator_of(request.api, permit.body),

@@ -37,18 +37,29 @@ class EventSplitter:
     """Splits a stream into the JSON values of its events. Bytes per event are bounded."""
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._data: list[bytes] = []
+        """Data of the whole lines of the event that has not ended."""
+        self._partial: list[bytes] = []
+        """Pieces of the line that has not ended: they are joined once, however many there are."""
+        self._held_bytes = 0
 
     def feed(self, payload: bytes) -> Iterator[Fields]:
         """Yield the JSON objects of the events that end with these bytes; comments and `[DONE]` are skipped."""
-        text = (self._rest + payload).replace(b"\r\n", b"\n")
-        *events, self._rest = text.split(b"\n\n")
-        if len(self._rest) > MAX_EVENT_BYTES:
+        *ended, rest = payload.split(b"\n")
+        for line in ended:
+            self._partial.append(line)
+            whole, self._partial = b"".join(self._partial).removesuffix(b"\r"), []
+            if whole.startswith(b"data:"):
+                self._data.append(whole[5:].strip())
+            elif not whole:
+                data, self._data, self._held_bytes = b"".join(self._data), [], 0
+                if data and data != b"[DONE]":
+                    yield object_of(data)
+        if rest:
+            self._partial.append(rest)
+        self._held_bytes += len(payload)
+        if self._held_bytes > MAX_EVENT_BYTES:
             raise Untranslatable("an event of the provider's stream is too large")
-        for event in events:
-            data = b"".join(line[5:].strip() for line in event.split(b"\n") if line.startswith(b"data:"))
-            if data and data != b"[DONE]":
-                yield object_of(data)
 
 
 def object_of(data: bytes) -> Fields:

@@ -256,10 +256,10 @@ class HttpDispatcher:
         except RequestRejected as rejection:
             self._reject(incoming, reply, rejection, frontend, request.model)
             return
-        if self._keep_prompt is not None:
-            self._keep_prompt(request, reading.body, endpoint.path, incoming.caller)
         if hand_over is not None and hand_over(reading):
             return
+        if self._keep_prompt is not None:
+            self._keep_prompt(request, reading.body, endpoint.path, incoming.caller)
         if tenant.coalesces and make_transport is None and is_coalescible(request, reading.body):
             self._run(reply, self._coalesce(endpoint, incoming, reply, reading, requested_objective))
         else:
@@ -351,7 +351,8 @@ class HttpDispatcher:
         Requests of different accounts are never identical: a limit may reject one and not the other.
         """
         caller, deadlines = incoming.caller, tuple(incoming.headers.get(name) for name in sorted(SLO_HEADERS))
-        key = (caller.tenant.name, caller.tenant.tier.name, caller.accounts, endpoint.path, deadlines, reading.body)
+        terms = (caller.tenant.name, caller.tenant.tier.name, caller.accounts, reading.request.grants)
+        key = (*terms, endpoint.path, deadlines, reading.body)
         shared, started_s = self._coalescer.leader_id(key), asyncio.get_running_loop().time()
         response: CompleteResponse | RequestRejected | None = None
         try:

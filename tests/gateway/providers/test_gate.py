@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gateway.config.models import ModelEntry
 from gateway.config.providers import ProviderApi, ProviderEndpoint, ProvidersConfig
 from gateway.kv_index.lookup_client import fleet_update
 from gateway.limits.accounts import make_quota_enforcer
+from gateway.pipeline.attempt import AttemptStatus
+from gateway.providers import monitor as monitor_module
 from gateway.providers.bodies import outgoing_body
-from gateway.providers.gate import Permit, ProviderGate
+from gateway.providers.gate import Denial, Permit, ProviderGate
 from gateway.providers.monitor import ProviderMonitor
+from gateway.providers.translation import Untranslatable
 from routing.decision.router import Router
 from routing.fleet import eligible_for
 from routing.pods import EngineShape, Pod, PodState
 from routing.rejection import RequestRejected
-from routing.request import Api, Request
+from routing.request import Api, Request, Usage
 from scorers.registry import routings
 from tenancy.tenants import Tenant
 
@@ -143,3 +148,147 @@ def test_fields_that_are_not_listed_stay(api: Api, field: str) -> None:
     sent = outgoing_body(ENDPOINTS[0], api, msgspec.json.encode(body), "cloud")
     assert b"canary" not in sent.content
     assert sent.max_output_tokens == ENDPOINTS[0].max_output_tokens
+
+
+@pytest.mark.parametrize(
+    ("api", "body"),
+    [
+        (Api.RESPONSES, {"input": "Hi", "tools": [{"type": "file_search", "vector_store_ids": ["vs_1"]}]}),
+        (Api.RESPONSES, {"input": "Hi", "tools": [{"type": "mcp", "server_url": "https://x.example"}]}),
+        (Api.RESPONSES, {"input": [{"type": "item_reference", "id": "msg_1"}]}),
+        (Api.RESPONSES, {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "file-1"}]}]}),
+        (Api.CHAT, {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}]}),
+        (
+            Api.MESSAGES,
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {
+                                "type": "tool_result",
+                                "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}],
+                            }
+                        ],
+                    }
+                ]
+            },
+        ),
+        (Api.MESSAGES, {"messages": [], "tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+    ],
+)
+def test_what_acts_with_the_gateways_key_at_a_provider_stays(api: Api, body: dict[str, Any]) -> None:
+    """Tools that the provider runs, and content that others may have stored under the same key."""
+    endpoint = ENDPOINTS[0] if api is not Api.MESSAGES else replace(ENDPOINTS[0], api=ProviderApi.ANTHROPIC)
+    with pytest.raises(Untranslatable):
+        outgoing_body(endpoint, api, msgspec.json.encode(body), "cloud")
+
+
+def test_tools_of_the_client_go_out() -> None:
+    """With arguments of any name."""
+    call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": '{"file_id": "file-1"}'}}
+    tool = {"type": "function", "function": {"name": "read", "parameters": {"properties": {"file_id": {}}}}}
+    body = {"messages": [{"role": "assistant", "tool_calls": [call]}], "tools": [tool]}
+    sent = outgoing_body(ENDPOINTS[0], Api.CHAT, msgspec.json.encode(body), "cloud")
+    assert msgspec.json.decode(sent.content)["tools"] == [tool]
+
+
+def test_every_prompt_of_a_completion_is_reserved_for() -> None:
+    """Each has as many answers as `n` says."""
+    body = msgspec.json.encode({"prompt": ["a", "b", "c"], "max_tokens": 10, "n": 2})
+    assert outgoing_body(ENDPOINTS[0], Api.COMPLETIONS, body, "cloud").max_output_tokens == 60
+
+
+GRANTED = Tenant("one", grants=frozenset({("acme", "eu", "cloud")}), provider_budget=1.0)
+
+
+async def permit_of(gate: ProviderGate, tenant: Tenant = GRANTED) -> Permit | Denial:
+    request = Request("r", Api.CHAT, "cloud", max_tokens=10)
+    return await gate.permit(ENDPOINTS[0].url, tenant, request, BODY, is_local_only=False, is_continuation=False)
+
+
+async def test_the_policy_of_now_counts() -> None:
+    """A grant that was removed while a request waited permits nothing, nor does a tenant that was removed."""
+    gate, _ = a_gate()
+    gate._quotas.apply_policy({"one": GRANTED})
+    assert isinstance(await permit_of(gate), Permit)
+    gate._quotas.apply_policy({"one": replace(GRANTED, grants=frozenset())})
+    assert isinstance(await permit_of(gate), Denial)
+    gate._quotas.apply_policy({})
+    assert isinstance(await permit_of(gate), Denial)
+
+
+@pytest.mark.parametrize("what", ["stop", "region", "grant"])
+async def test_what_changes_while_money_is_reserved_counts(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is permitted, and the money is given back."""
+    gate, _ = a_gate()
+    gate._quotas.apply_policy({"one": GRANTED})
+    reserve_on = gate._quotas.reserve_on
+
+    async def reserve_late(*args: Any) -> Any:
+        held = await reserve_on(*args)
+        if what == "stop":
+            gate.monitor.stop(stopped=True)
+        elif what == "grant":
+            gate._quotas.apply_policy({"one": replace(GRANTED, grants=frozenset())})
+        else:
+            moved = (replace(ENDPOINTS[0], max_output_tokens=9), *ENDPOINTS[1:])
+            gate.monitor.apply(ProvidersConfig(endpoints=moved))
+        held_then.append(held)
+        return held
+
+    held_then: list[Any] = []
+    monkeypatch.setattr(gate._quotas, "reserve_on", reserve_late)
+    assert isinstance(await permit_of(gate), Denial)
+    assert not held_then[0].is_open
+    assert held_then[0].held.cost == 0
+
+
+async def test_a_counted_answer_alone_does_not_settle_the_prompt() -> None:
+    """A stream that a cascade has discarded reports no usage: what was reserved stays charged."""
+    gate, _ = a_gate()
+    permit = await permit_of(gate)
+    assert isinstance(permit, Permit)
+    endpoint = gate.monitor.get(ENDPOINTS[0].url)
+    assert endpoint is not None
+    gate.close(permit, Usage(0, 3), was_sent=True)
+    assert endpoint.spent >= len(permit.body.content) / 2 * 1e-6
+
+
+async def test_a_removed_endpoint_is_no_pod() -> None:
+    """Neither for a request that was placed there, nor after a connection that was tried meanwhile; a pod is one."""
+    gate, router = a_gate()
+    url = ENDPOINTS[0].url
+    gate.monitor.on_attempt_end(url, AttemptStatus.UNREACHABLE)
+    held = gate.monitor.get(url)
+    assert held is not None
+
+    async def connects(_: ProviderEndpoint) -> bool:
+        gate.monitor.apply(ProvidersConfig(endpoints=ENDPOINTS[1:]))
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(monitor_module, "_connects", connects)
+        await gate.monitor._retry(held)
+    assert router.fleet.pod(url) is None
+    assert gate.serves(url)
+    assert isinstance(await permit_of(gate), Denial)
+    router.put_pod(Pod(url, PodState.READY, frozenset({"small"})))
+    assert not gate.serves(url)
+
+
+def test_failures_hold_nobody_back_who_has_no_other_endpoint() -> None:
+    """They may be caused by the requests of one tenant; one that is told to wait is left alone."""
+    gate, router = a_gate(ENDPOINTS[:1])
+    request = Request("r", Api.CHAT, "cloud", grants=GRANTED.grants)
+    for _ in range(4):
+        gate.monitor.on_attempt_end(ENDPOINTS[0].url, AttemptStatus.UPSTREAM_5XX)
+    assert eligible_for(router.fleet, request, frozenset()).engines
+    assert not router.fleet.eligible("cloud").engines
+    with pytest.raises(RequestRejected):
+        eligible_for(router.fleet, structs.replace(request, grants=frozenset()), frozenset())
+    gate.monitor.note_busy(ENDPOINTS[0].url, 100.0)
+    for _ in range(4):
+        gate.monitor.on_attempt_end(ENDPOINTS[0].url, AttemptStatus.UPSTREAM_5XX)
+    with pytest.raises(RequestRejected):
+        eligible_for(router.fleet, request, frozenset())
