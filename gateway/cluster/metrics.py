@@ -74,7 +74,7 @@ LARGEST = frozenset(
 STATE_RANK = {
     word: rank
     for words in (
-        ("ready", "suspect", "draining", "starting", "unready", "open_circuit"),
+        ("ready", "suspect", "draining", "warming", "starting", "unready", "open_circuit"),
         ("closed", "trial", "open"),
     )
     for rank, word in enumerate(words)

@@ -23,6 +23,7 @@ from gateway.pairs.decode_room import DecodeRoom
 from gateway.pipeline.attempt import AttemptResult, AttemptStatus, PrefillRequest, PrefillResult
 from gateway.pipeline.transport import AttemptTransport
 from gateway.runtime.event_log import LogFunction
+from gateway.runtime.guard import call_guarded
 from routing.connectors.registry import CONNECTORS
 from routing.connectors.shape import (
     Connector,
@@ -96,7 +97,7 @@ class PairTransport:
             return await self._run_pair(placement, side, transport, by_s)
         finally:
             # Its charge ends in this step of the loop, after this.
-            asyncio.get_running_loop().call_soon(self.room.ended, engine.slot)
+            asyncio.get_running_loop().call_soon(call_guarded, "pairs", self.room.ended, engine.slot)
 
     async def _run_pair(
         self, placement: Placement, side: PrefillPlacement, transport: AttemptTransport, by_s: float

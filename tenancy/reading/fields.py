@@ -267,7 +267,12 @@ GRANTS = ValueKind(
             "type": "object",
             "additionalProperties": False,
             "required": list(GRANT_KEYS),
-            "properties": {"provider": TEXT.schema, "region": TEXT.schema, "models": SOME_NAMES.schema},
+            "properties": {
+                "provider": TEXT.schema
+                | {"description": "Name of a provider in the configuration (`providers`)."},
+                "region": TEXT.schema | {"description": "Its region."},
+                "models": SOME_NAMES.schema | {"description": "Names of models that may be computed there."},
+            },
         },
     },
 )

@@ -71,6 +71,7 @@ def full(folder: Path) -> dict[str, Any]:
                 "prefill_stall": {},
                 "constrained_decoding": {},
                 "spill": {},
+                "role_drain": {},
                 "distance": {},
             }
         },

@@ -63,6 +63,7 @@ def test_a_request_is_one_line_of_known_fields() -> None:
         ("requested_model", "mini"),
         ("role", "either"),
         ("cost", pytest.approx(4 * 2e-6 + 96 * 1e-6 + 11 * 1e-5)),
+        ("providers", []),
     ]
 
 

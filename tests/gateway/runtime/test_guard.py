@@ -299,6 +299,8 @@ MAY_RAISE = {
         "_write_loop": "raises to `_keep`, which connects again",
         "_read_loop": "raises to `_keep`, which connects again",
     },
+    "gateway/commands/deletion_cost.py": {"_follow": "a command: `look` reports failures, anything else ends it"},
+    "gateway/deletion_cost/annotator.py": {"pods": "one list, page by page"},
     "gateway/kv_index/subscriber.py": {"_open": "raises to `run`", "_read_replay": "one replay"},
 }
 """Loops in coroutines that are not decorated, each with its reason."""
