@@ -238,7 +238,7 @@ class Ledger:
             if is_of_peer and self._in_prefill[slot]:
                 self._note_unseen(charge, now_s)
             self._enqueue(charge, now_s)
-        else:
+        elif not charge.queues:
             self.handed_over[slot] += charge.sequences
         self.kv_tokens[slot] += charge.kv_tokens
         self.running[slot] += charge.sequences
