@@ -156,6 +156,8 @@ class Ledger:
         chosen longest ago foremost."""
         self._listener: LedgerListener | None = None
         self._in_prefill: list[OrderedDict[int, Charge]] = []
+        self._expected: list[dict[int, Charge]] = []
+        """Charges of peers whose prompt another engine computes, until their first token."""
         self._last_steps: list[OpenStep] = []
         self._open_steps: dict[int, OpenStep] = {}
         """Those of them that may not have begun, by slot; swept now and then of those that have."""
@@ -191,6 +193,7 @@ class Ledger:
             self.all_kv_tokens.append(0.0)
             self.all_running.append(0.0)
             self._in_prefill.append(OrderedDict())
+            self._expected.append({})
             self._last_steps.append(OpenStep())
             self._behind_s.append(0.0)
             self._head_until_s.append(-inf)
@@ -238,8 +241,10 @@ class Ledger:
             if is_of_peer and self._in_prefill[slot]:
                 self._note_unseen(charge, now_s)
             self._enqueue(charge, now_s)
-        else:
+        elif not charge.queues:
             self.handed_over[slot] += charge.sequences
+            if is_of_peer and charge.in_prefill:
+                self._expected[slot][charge.number] = charge
         self.kv_tokens[slot] += charge.kv_tokens
         self.running[slot] += charge.sequences
         self.last_turn[slot] = turn
@@ -290,16 +295,20 @@ class Ledger:
         charge.in_prefill = False
         if charge.queues:
             self._dequeue(charge, now_s)
+        else:
+            self._expected[charge.slot].pop(charge.number, None)
         if self._listener is not None:
             self._listener.on_prefill_done(charge, now_s)
 
     def prefill_again(self, charge: Charge, now_s: float) -> None:
-        """Its prefill was taken to be done, and is not: it delays others again."""
+        """The prefill of a peer's charge was taken to be done, and is not: it delays others again."""
         if charge.in_prefill or charge.released:
             return
         charge.in_prefill = True
         if charge.queues:
             self._enqueue(charge, now_s)
+        else:
+            self._expected[charge.slot][charge.number] = charge
         if self._listener is not None:
             self._listener.on_charged(charge, now_s)
 
@@ -359,6 +368,11 @@ class Ledger:
         """Return the decayed seconds of prefill by which the streams of each engine were stalled, or soon will be."""
         faded = exp((self._stalls_at_s - now_s) / STALL_MEMORY_S)
         return [stall * faded for stall in pick(self._stalls)]
+
+    def expected_kv_tokens(self, slot: int, after: Charge) -> float:
+        """Return the KV tokens of peers' requests that came after a charge, and whose KV another engine is to send."""
+        expected = self._expected[slot]
+        return sum(charge.kv_tokens for number, charge in expected.items() if number > after.number)
 
     def requests_in_prefill(self, slot: int) -> int:
         """How many are in prefill on an engine, or wait for it."""

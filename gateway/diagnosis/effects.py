@@ -113,9 +113,9 @@ class EffectsLease:
         if self._end is not None:
             self._end.cancel()
             self._end = None
-        self._put_in_force(effects)
-        if effects != NO_EFFECTS:
+        if effects != NO_EFFECTS:  # Before: they end also where only a part of them could be activated.
             self._end = self._call_later(LEASE_S, self._expire)
+        self._put_in_force(effects)
 
     def _expire(self) -> None:
         self._end = None

@@ -2,14 +2,15 @@
 
 Without it, KV that was computed waits at the prefill engine until streams end, takes its room from other prompts, and
 is lost when the connector's lease ends. Holds in the order of arrival, whether or not tenants have objectives: what
-those may start is decided before, by admission.
+those may start is decided before, by admission. Of several gateways each counts what came to others before its own
+first one, and not what came after: else all would wait for each other at an idle engine.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from routing.ledger import Charge, Ledger
 
@@ -36,14 +37,14 @@ class DecodeRoom:
 
         An engine that holds nothing has room for any request.
         """
-        if charge.slot not in self._held and self._fits(charge.slot, capacity_tokens, own=charge.kv_tokens):
+        if charge.slot not in self._held and self._fits(charge, (charge,), capacity_tokens):
             return
         held, by_s = (charge, asyncio.Event()), min(by_s, self._clock() + MAX_HELD_S)
         queue = self._held.setdefault(charge.slot, deque())
         queue.append(held)
         try:
             while (left_s := by_s - self._clock()) > 0:
-                if queue[0] is held and self._fits(charge.slot, capacity_tokens):
+                if queue[0] is held and self._fits(charge, (each for each, _ in queue), capacity_tokens):
                     return
                 held[1].clear()
                 try:
@@ -63,9 +64,8 @@ class DecodeRoom:
         if slot in self._held:
             self._held[slot][0][1].set()
 
-    def _fits(self, slot: int, capacity_tokens: float, *, own: float = 0.0) -> bool:
-        """Return whether an engine has room for the first of those held, or for `own` tokens where none is."""
-        held = [charge.kv_tokens for charge, _ in self._held.get(slot, ())]
-        first = held[0] if held else own
-        there = self._ledger.all_kv_tokens[slot] - (sum(held) if held else own)
-        return there <= 0 or there + first <= capacity_tokens
+    def _fits(self, first: Charge, held: Iterable[Charge], capacity_tokens: float) -> bool:
+        """Return whether an engine has room for the first of those held, the others of which do not count."""
+        there = self._ledger.all_kv_tokens[first.slot] - sum(charge.kv_tokens for charge in held)
+        there -= self._ledger.expected_kv_tokens(first.slot, first)
+        return there <= 0 or there + first.kv_tokens <= capacity_tokens

@@ -286,3 +286,13 @@ def test_work_of_a_peer_that_was_on_its_way_is_noted(ledger: Ledger) -> None:
     ledger.charge(0, prefill_tokens=70.0, prefill_s=0.7, kv_tokens=1, sequences=1, now_s=1.0, is_of_peer=True)
     charge(ledger, now_s=1.0)
     assert [one.unseen_tokens for one in (old, young, other)] == [0.0, 70.0, 0.0]
+
+
+@pytest.mark.parametrize("queues", [True, False])
+def test_a_stream_that_was_unknown_before_leaves_nothing_behind(ledger: Ledger, queues: bool) -> None:
+    """As a peer states it that was missing; only one whose prompt another engine computed counts as handed over."""
+    stream = Charge(0, 0, 100.0, 1.0, 110.0, 2, in_prefill=False, queues=queues)
+    ledger.put(stream, 0.0)
+    assert ledger.handed_over[0] == (0 if queues else 2)
+    ledger.release(stream, 1.0)
+    assert ledger.handed_over == [0] * SLOTS

@@ -138,6 +138,23 @@ def test_effects_end_where_they_are_not_published_again() -> None:
     assert len(timers) == 2
 
 
+def test_effects_end_also_where_they_could_not_all_be_activated() -> None:
+    """A pod that was drained before the error is not drained for ever."""
+    timers: list[Timer] = []
+
+    def call_later(delay_s: float, end: Callable[[], object]) -> Any:
+        timers.append(Timer(delay_s, end))
+        return timers[-1]
+
+    def put_in_force(_: FindingEffects) -> None:
+        raise RuntimeError
+
+    lease = EffectsLease(put_in_force, call_later, lambda *_, **__: None)
+    with pytest.raises(RuntimeError):
+        lease.apply(FindingEffects(frozenset({"http://p1:1"})))
+    assert len(timers) == 1
+
+
 def with_gaps(number: int, plain_s: float, constrained_s: float) -> PodObservation:
     """A pod with ten plain and ten constrained requests."""
     both = distribution_of([plain_s] * 10 + [constrained_s] * 10)

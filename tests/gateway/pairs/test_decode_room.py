@@ -29,6 +29,12 @@ class Scene:
             0, prefill_tokens=0.0, prefill_s=0.0, kv_tokens=tokens, sequences=1, now_s=self.clock(), queues=False
         )
 
+    def peer(self, tokens: float) -> Charge:
+        """A request of another gateway, which may be held there."""
+        charge = Charge(0, 0, 0.0, 0.0, tokens, 1, queues=False)
+        self.ledger.put(charge, self.clock(), is_of_peer=True)
+        return charge
+
     def end(self, charge: Charge) -> None:
         self.ledger.release(charge, self.clock())
         self.room.ended(0)
@@ -59,6 +65,32 @@ def test_who_does_not_fit_waits_until_streams_end_and_in_turn() -> None:
         await asyncio.sleep(0.01)
         assert [name for name, _ in scene.entered] == ["first", "large", "small"]
         assert repr(scene.room) == "<DecodeRoom 0 held>"
+
+    run_virtually(play())
+
+
+def test_gateways_do_not_wait_for_each_other_at_an_idle_engine() -> None:
+    """What came to peers after the first of those held does not count; what came before does, until it ends."""
+
+    async def play() -> None:
+        scene = Scene()
+        running, before = scene.charge(90.0), scene.peer(60.0)
+        scene.enter("ours", 60.0)
+        await asyncio.sleep(0.5)
+        after = scene.peer(60.0)
+        scene.end(running)
+        await asyncio.sleep(1.0)
+        assert scene.entered == []
+        scene.end(before)
+        await asyncio.sleep(0.1)
+        assert [name for name, _ in scene.entered] == ["ours"]
+        scene.enter("next", 20.0)
+        scene.ledger.prefill_done(after, scene.clock())
+        await asyncio.sleep(1.0)
+        assert len(scene.entered) == 1, "a stream of a peer counts whenever it came"
+        scene.end(after)
+        await asyncio.sleep(0.1)
+        assert [name for name, _ in scene.entered] == ["ours", "next"]
 
     run_virtually(play())
 

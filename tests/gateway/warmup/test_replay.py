@@ -9,6 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from gateway.relay.http_transport import PodKeys
 from gateway.warmup.prompt_store import KeptPrompt
 from gateway.warmup.replay import ReplayEnd, ReplaySender
 from routing.request import Api
@@ -47,7 +48,7 @@ def test_a_pod_with_another_key_or_model_costs_no_kept_prompt(status: int, end: 
             1, Api.CHAT, "/v1/chat/completions", MODEL, b'{"model":"m"}', ask().prompt, None, ReplayTerms(), 0.0
         )
         async with aiohttp.ClientSession() as session:
-            sender = ReplaySender(session, lambda _: None, router.fleet)
+            sender = ReplaySender(session, PodKeys(None), router.fleet)
             at = replace(engine, pod=f"http://127.0.0.1:{runner.addresses[0][1]}")
             report = await sender.send(at, prompt, "r", 30.0)
         await runner.cleanup()
