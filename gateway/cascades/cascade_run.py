@@ -196,6 +196,7 @@ class CascadeRun(RequestHook):
         self._is_final = False
         """No larger model can answer: the next answer is not judged."""
         self._lost: set[int] = set()
+        self._is_closed = False
 
     @property
     def was_kept_for_limit(self) -> bool:
@@ -314,8 +315,14 @@ class CascadeRun(RequestHook):
 
     def finish(self, context: RequestContext) -> None:
         """Report the end of the request, and add the run to its record."""
-        self._settled(self, context.result)
+        self.close(context.result)
         context.record.cascade = self.result()
+
+    def close(self, result: AttemptResult | None = None) -> None:
+        """Settle what was reserved for the run, once: also where its request has never begun."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._settled(self, result)
 
     def _above(self, at: int) -> list[int]:
         return [other for other in self.plan.allowed_models if other > at and other not in self._lost]

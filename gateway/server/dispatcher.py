@@ -315,6 +315,8 @@ class HttpDispatcher:
                 hook=run,
             ),
         )
+        if run is not None and reply.task is not None:  # A task that is cancelled at once has not begun.
+            reply.task.add_done_callback(lambda _: run.close())
 
     def _begin_cascade(
         self, endpoint: ApiEndpoint, incoming: IncomingRequest, request: Request, transport: DownstreamTransport
@@ -336,7 +338,11 @@ class HttpDispatcher:
             internal.send,
             internal.send_for_logprobs,
         )
-        return run, run.next_request()
+        try:
+            return run, run.next_request()
+        except BaseException:
+            run.close()
+            raise
 
     async def _coalesce(
         self,

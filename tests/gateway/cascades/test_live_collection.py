@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -18,14 +18,17 @@ from cascade.calibration.labelled_file import read_labelled
 from cascade.judging import HoldbackSettings
 from cascade.models import Cascade, CascadeModel, HoldbackWindow, Price
 from gateway.cascades.cascade_config import CascadeConfig
-from gateway.cascades.cascade_run import CascadePlan
+from gateway.cascades.cascade_run import CascadePlan, CascadeRun
 from gateway.cascades.constraints import CascadeConstraints, EscalationLimiter
 from gateway.cascades.features import read_features
 from gateway.cascades.live_collection import LiveCollector
 from gateway.cascades.shadow_sampling import ShadowAnswer
 from gateway.config.cascades import CollectEntry
+from gateway.pipeline.attempt import AttemptResult
 from routing.request import Api, Usage
 from tenancy.tenants import Tenant
+from tests.gateway.http.rig import MODEL, a_chat, a_rig, request_bytes
+from tests.gateway.http.scripted import until
 from tests.scenarios.cascade_pods import asking, some_cascade_pods
 
 CANARY = "canary-91c2"
@@ -233,3 +236,25 @@ async def test_a_gateway_collects_of_permitted_tenants_only(tmp_path: Path) -> N
         assert len(rows) == 3
         assert all(0.0 <= row["rungs"]["small"]["margin"] <= 1.0 for row in rows)
         assert CANARY not in file.read_text()
+
+
+async def test_a_request_that_is_cancelled_before_it_has_begun_gives_its_reservation_back() -> None:
+    """As by a newer one that supersedes it in the same turn of the loop: its task then runs no line."""
+    settled: list[AttemptResult | None] = []
+    async with a_rig() as rig:
+        dispatcher = rig.front.dispatcher
+
+        class CancelledAtOnce:
+            names = frozenset({MODEL})
+
+            def plan_run(self, *given: Any) -> CascadeRun:
+                asyncio.get_running_loop().call_soon(lambda: [task.cancel() for task in dispatcher.in_flight])
+                return CascadeRun(
+                    plan(given[1]), given[4], settled=lambda _, result: settled.append(result), choose=lambda *_: 1
+                )
+
+        dispatcher.cascades = cast("Any", CancelledAtOnce())
+        client = await rig.client()
+        await client.send(request_bytes("/v1/chat/completions", a_chat()))
+        await until(lambda: bool(settled) and not dispatcher.in_flight)
+    assert settled == [None]

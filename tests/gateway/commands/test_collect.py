@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socketserver
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,7 @@ from gateway.cli import main
 from gateway.commands.collect import (
     AnswerFailed,
     BudgetSpent,
+    ChatApi,
     CollectionBudget,
     Collector,
     RecordedRequest,
@@ -308,3 +310,23 @@ async def test_the_policy_of_the_key_decides_which_models_are_collected(
             assert len(rows) == count
             assert all(row["rungs"]["small"]["tokens"] for row in rows)
         assert "3 x big answered with status 4" in printed
+
+
+@pytest.mark.parametrize(
+    "reply", [b"garbage\r\n\r\n", b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nff\r\nbroken"]
+)
+def test_a_response_that_is_not_http_is_a_failed_call(reply: bytes) -> None:
+    """It does not end the collection of all other requests."""
+
+    class Broken(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65_536)
+            self.wfile.write(reply)
+
+    with socketserver.TCPServer(("127.0.0.1", 0), Broken) as server:
+        serving = threading.Thread(target=server.handle_request)
+        serving.start()
+        ask = ChatApi(f"http://127.0.0.1:{server.server_address[1]}/v1", None, 10.0)
+        with pytest.raises(AnswerFailed, match="gave no answer"):
+            ask({"model": "small", "messages": []})
+        serving.join()
