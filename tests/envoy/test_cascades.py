@@ -56,4 +56,4 @@ def test_a_judging_cascade_is_rejected(tmp_path: Path) -> None:
         check_file(config, {})
     [fault] = [str(fault) for fault in rejected.value.errors]
     assert "model_list" in fault
-    assert "checks answers, which Envoy does not send through the gateway: set `holdback: off`" in fault
+    assert "checks answers, which Envoy does not send through the gateway: set `extproc.return_listen`" in fault
