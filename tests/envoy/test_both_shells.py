@@ -87,7 +87,9 @@ async def decided(scene: Scene, *, seen: bool) -> list[dict[str, object]]:
 
 
 async def counted(scene: Scene) -> dict[str, float]:
-    """What metrics count: requests, outcomes, tokens; not seconds, nor what one shell alone has."""
+    """What metrics count: requests, outcomes, tokens; not seconds, nor what one shell alone has, nor engines' own
+    figures, which are those of the latest probe.
+    """
     pods = {pod.url for pod in scene.pods}
     found = await scene.metrics()
     return {
@@ -95,6 +97,7 @@ async def counted(scene: Scene) -> dict[str, float]:
         for name, value in found.items()
         if "_total" in name
         and name.startswith("hearth_")
+        and not name.startswith("hearth_engine_")
         and "seconds" not in name
         and not any(word in name for word in (*pods, *OF_THE_MACHINE))
     }
