@@ -292,6 +292,7 @@ class HttpDispatcher:
         if request.model in self.cascades.names:
             try:
                 run, request = self._begin_cascade(endpoint, incoming, request, transport)
+                asyncio.get_running_loop().call_soon(_close_with_task, reply, run)
             except RequestRejected as rejection:
                 self._reject(incoming, reply, rejection, frontend, request.model)
                 return
@@ -315,8 +316,6 @@ class HttpDispatcher:
                 hook=run,
             ),
         )
-        if run is not None and reply.task is not None:  # A task that is cancelled at once has not begun.
-            reply.task.add_done_callback(lambda _: run.close())
 
     def _begin_cascade(
         self, endpoint: ApiEndpoint, incoming: IncomingRequest, request: Request, transport: DownstreamTransport
@@ -471,6 +470,14 @@ class HttpDispatcher:
         reply.reject(
             RequestRejected(Reason.GATEWAY_ERROR, "Internal error of the gateway; report it with the request ID.")
         )
+
+
+def _close_with_task(reply: ResponseWriter, run: CascadeRun) -> None:
+    """Close a cascade's run when its request has ended: a task that is cancelled at once has run no line of it."""
+    if reply.task is None:
+        run.close()
+    else:
+        reply.task.add_done_callback(lambda _: run.close())
 
 
 def arrival_of(incoming: IncomingRequest) -> Arrival:
