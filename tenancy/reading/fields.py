@@ -268,9 +268,9 @@ GRANTS = ValueKind(
             "additionalProperties": False,
             "required": list(GRANT_KEYS),
             "properties": {
-                "provider": TEXT.schema | {"description": "Name of a provider in the configuration (`providers`)."},
-                "region": TEXT.schema | {"description": "Its region."},
-                "models": SOME_NAMES.schema | {"description": "Names of models that may be computed there."},
+                "provider": {**TEXT.schema, "description": "Name of a provider in the configuration (`providers`)."},
+                "region": {**TEXT.schema, "description": "Its region."},
+                "models": {**SOME_NAMES.schema, "description": "Names of models that may be computed there."},
             },
         },
     },

@@ -218,7 +218,7 @@ ANSWER: dict[str, Any] = {
 }
 
 
-def sent(api: Api, body: dict[str, Any], fields: bytes = b"", **words: bool) -> dict[str, Any]:
+def sent(api: Api, body: dict[str, Any], fields: bytes = b"", **words: Any) -> dict[str, Any]:
     """The body as an engine reads it."""
     read: dict[str, Any] = json.loads(prefill_body(api, json.dumps(body).encode(), fields, **words))
     return read
