@@ -65,6 +65,7 @@ class ProviderScene:
 
 
 def chat_body(text: str = "Hi", model: str = "cloud", **more: Any) -> dict[str, Any]:
+    """Return the body of a chat completion request."""
     return {"model": model, "messages": [{"role": "user", "content": text}], "max_tokens": 24} | more
 
 
