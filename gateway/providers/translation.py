@@ -46,12 +46,12 @@ class EventSplitter:
     def feed(self, payload: bytes) -> Iterator[Fields]:
         """Yield the JSON objects of the events that end with these bytes; comments and `[DONE]` are skipped."""
         *ended, rest = payload.split(b"\n")
-        for line in ended:
-            self._partial.append(line)
-            whole, self._partial = b"".join(self._partial).removesuffix(b"\r"), []
-            if whole.startswith(b"data:"):
-                self._data.append(whole[5:].strip())
-            elif not whole:
+        for piece in ended:
+            self._partial.append(piece)
+            line, self._partial = b"".join(self._partial).removesuffix(b"\r"), []
+            if line.startswith(b"data:"):
+                self._data.append(line[5:].strip())
+            elif not line:
                 data, self._data, self._held_bytes = b"".join(self._data), [], 0
                 if data and data != b"[DONE]":
                     yield object_of(data)

@@ -43,6 +43,7 @@ from gateway.pipeline.pipeline import RequestPipeline
 from gateway.pipeline.record import HTTP, Frontend
 from gateway.pipeline.transport import DownstreamTransport, MakeTransport
 from gateway.relay.http_transport import TransportFactory
+from gateway.runtime.guard import call_guarded
 from gateway.runtime.trace_context import RequestTrace, received_trace
 from gateway.server.coalescing import CompleteResponse, RequestCoalescer, is_coalescible
 from gateway.server.internal_request import InternalRequest
@@ -292,7 +293,7 @@ class HttpDispatcher:
         if request.model in self.cascades.names:
             try:
                 run, request = self._begin_cascade(endpoint, incoming, request, transport)
-                asyncio.get_running_loop().call_soon(_close_with_task, reply, run)
+                asyncio.get_running_loop().call_soon(call_guarded, "cascade", _close_with_task, reply, run)
             except RequestRejected as rejection:
                 self._reject(incoming, reply, rejection, frontend, request.model)
                 return

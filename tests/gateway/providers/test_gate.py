@@ -277,7 +277,7 @@ async def test_a_removed_endpoint_is_no_pod() -> None:
     assert not gate.serves(url)
 
 
-def test_failures_hold_nobody_back_who_has_no_other_endpoint() -> None:
+def test_failures_keep_an_only_endpoint_usable() -> None:
     """They may be caused by the requests of one tenant; one that is told to wait is left alone."""
     gate, router = a_gate(ENDPOINTS[:1])
     request = Request("r", Api.CHAT, "cloud", grants=GRANTED.grants)

@@ -35,18 +35,18 @@ def stream_of(end: bytes) -> bytes:
 @pytest.mark.parametrize("end", [b"\n", b"\r\n"])
 def test_a_stream_is_the_same_however_it_is_split(end: bytes) -> None:
     """At any one byte, and at every byte."""
-    whole = stream_of(end)
+    stream = stream_of(end)
 
     def translated(*pieces: bytes) -> bytes:
         translator = MessageStreamAsChat(1, includes_usage=True)
         return b"".join(map(translator.feed, pieces)) + translator.finish()
 
-    expected = translated(whole)
+    expected = translated(stream)
     assert b"[DONE]" in expected
     assert b"completion_tokens" in expected
-    for at in range(1, len(whole)):
-        assert translated(whole[:at], whole[at:]) == expected
-    assert translated(*(bytes((each,)) for each in whole)) == expected
+    for at in range(1, len(stream)):
+        assert translated(stream[:at], stream[at:]) == expected
+    assert translated(*(bytes((each,)) for each in stream)) == expected
 
 
 class CountingBytes(bytes):
