@@ -13,13 +13,13 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.commit import measured_commit
 from bench.pd.figures import Figures, middle
 from bench.pd.prices import price_rows, price_table, price_targets
 from bench.pd.prices import workload as price_workload
@@ -172,15 +172,8 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 def _head(seeds: Sequence[int]) -> str:
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-    ).stdout.strip()
     machine = f"{os.cpu_count()} shared cores"
-    made = f"bench-pd, {datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}, {machine}, {python}"
+    made = f"bench-pd, {datetime.now(UTC):%Y-%m-%d}, commit {measured_commit()}, {machine}, {python}"
     return f"{made}, seeds {', '.join(map(str, seeds))}"
 
 

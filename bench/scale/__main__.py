@@ -11,13 +11,13 @@ from __future__ import annotations
 import argparse
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
+from bench.commit import measured_commit
 from bench.scale.cases import cases
 from bench.scale.runs import Outcome, play_case, read_outcome, write_outcome
 from bench.scale.table import block, targets_of
@@ -72,18 +72,11 @@ def _play(job: tuple[str, int, Path, Path | None]) -> Outcome:
 
 
 def _head(options: argparse.Namespace) -> str:
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-    ).stdout.strip()
     python = f"{platform.python_implementation()} {platform.python_version()}"
     seeds = ", ".join(map(str, options.seed))
     trace = "" if any("Mooncake" in case.name for case in cases(options.traces)) else ", without Mooncake's trace"
     return (
-        f"bench-scale, {datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}, {os.cpu_count()} shared cores, "
+        f"bench-scale, {datetime.now(UTC):%Y-%m-%d}, commit {measured_commit()}, {os.cpu_count()} shared cores, "
         f"{python}, seeds {seeds}{trace}"
     )
 

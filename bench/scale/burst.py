@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import os
 import platform
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+from bench.commit import measured_commit
 from bench.target import Target
 from gateway.config.pools import PoolEntry
 from gateway.config.supply import SupplyConfig
@@ -319,15 +319,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _head(seed: int) -> str:
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parent,
-    ).stdout.strip()
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    made = f"bench-scale, burst, {datetime.now(UTC):%Y-%m-%d}, commit {commit or 'unknown'}"
+    made = f"bench-scale, burst, {datetime.now(UTC):%Y-%m-%d}, commit {measured_commit()}"
     return f"{made}, {os.cpu_count()} shared cores, {python}, seed {seed}"
 
 
