@@ -17,9 +17,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from aiohttp import web
+from msgspec.structs import asdict
 
 from cascade.record import ESCALATED, KEPT, UNJUDGED, CascadeResult, CascadeStep
 from gateway.cascades.cascades import Cascades
+from gateway.cascades.shadow_sampling import GuaranteeStatus
 from gateway.config.discovery import DiscoveredPod
 from gateway.config.fields import Secret
 from gateway.discovery.aggregator import PodAggregator
@@ -40,6 +42,7 @@ from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.addresses import Address
 from gateway.runtime.metric_families import TenantLabels
 from gateway.runtime.ports import serve_app
+from gateway.scaling.figures import SpillFigure, SplitFigure
 from routing.candidates import CandidateShown
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
@@ -47,6 +50,8 @@ from routing.pods import EngineShape, Pod, PodState
 from routing.rejection import Reason
 from routing.request import Usage
 from scorers.registry import routings
+from supply.preference import SpillReason
+from supply.split_advice import SplitVerdict
 from tests.gateway.samples import a_request, an_attempt, an_outcome, count
 
 MODELS = ("qwen3.6-27b", "qwen3.5-35b-a3b", "qwen3.5-397b-a17b")
@@ -205,6 +210,7 @@ class Stage:
             clock=asyncio.get_running_loop().time,
             wall_clock=time.time,
             started_s=self.started_s,
+            advice=_advice,
         )
 
     def app(self, token: str | None = None) -> web.Application:
@@ -270,23 +276,46 @@ def _sync(draw: random.Random) -> object:
 
 
 def _cascades() -> Cascades:
-    status = SimpleNamespace(
+    status = GuaranteeStatus(
         is_promised=True,
         max_loss=0.01,
         examples=2400,
-        has_drifted=False,
         shadow_samples=311,
         agreement=0.991,
         shadow_cost=0.4,
         frozen=(False, False),
         raised=(0, 0),
-        is_suspected=False,
     )
     cascade = SimpleNamespace(models=[SimpleNamespace(name=name) for name in MODELS[1:]])
     return cast(
         "Cascades",
-        SimpleNamespace(by_name={"auto": cascade}, unused_guarantee=lambda _: None, guarantee_status=lambda _: status),
+        SimpleNamespace(
+            by_name={"auto": cascade},
+            unused_guarantee=lambda _: None,
+            guarantee_status=lambda _: status,
+            collector=None,
+        ),
     )
+
+
+def _advice() -> dict[str, Any]:
+    """Return what supply advises: one model spills, for another one a split pays."""
+    spill = SpillFigure(0.22, SpillReason.OVERLOAD.value, ["h100"], ["cloud-h100"], ["silver", "bronze"])
+    split = SplitFigure(
+        *(SplitVerdict.SPLIT.value, "h200-pairs", "h200-pairs", "l40s", 24, 9, 11),
+        colocated_per_hour=96.0,
+        split_per_hour=71.5,
+        colocated_per_million=1.9,
+        split_per_million=1.4,
+        prefill_s=5.1,
+        decode_s=7.4,
+        price_ratio=2.5,
+        transfer_s=0.02,
+    )
+    return {
+        "spill": {"mode": "advise", "models": {MODELS[0]: asdict(spill)}},
+        "split": {MODELS[2]: asdict(split) | {"saving_per_hour": 24.5}},
+    }
 
 
 @asynccontextmanager

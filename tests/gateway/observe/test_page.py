@@ -7,9 +7,11 @@ import re
 from base64 import b64encode
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.observe.page import SECURITY_HEADERS, page_policy
 from tests.gateway.observe.test_admin import admin_client
+from tests.page.stage import Stage
 
 
 @pytest.mark.parametrize("path", ["/", "/ui"])
@@ -40,6 +42,20 @@ async def test_the_policy_allows_the_text_of_the_page_only() -> None:
         re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|https?://(?!www\.w3\.org)", page)
         == []
     )
+
+
+async def test_all_that_the_page_asks_is_answered() -> None:
+    """By the stage that the browser's tests use, whose stand-ins would otherwise age without a test that falls."""
+    stage = Stage(pods=12, tenants=3)
+    stage.end_in_cascade("tenant-00001")
+    async with TestClient(TestServer(stage.app())) as client:
+        page = await (await client.get("/")).text()
+        asked = sorted(set(re.findall(r"""ask\(["`]([a-z]+)["`?]""", page)))
+        assert {"cascades", "fleet", "overview", "pods", "receipts", "tenants"} <= {*asked}
+        answers = {name: await client.get(f"/{name}") for name in asked}
+        assert {name: answer.status for name, answer in answers.items()} == dict.fromkeys(asked, 200)
+        (part,) = (await answers["overview"].json())["parts"]
+        assert part["advice"]["spill"]["models"]
 
 
 def test_a_changed_script_has_another_policy() -> None:
