@@ -25,7 +25,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Status
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SpanMessage
 
-from gateway.runtime.protobuf_wire import encode_field
+from gateway.runtime.protobuf_wire import PAYLOAD, encode_field, varint
 from gateway.runtime.trace_context import RequestTrace
 from gateway.tracing.spans import AttributeValue, Span
 
@@ -71,8 +71,12 @@ def _encode_span(trace: RequestTrace, trace_id: bytes, flags: int, span: Span) -
     if span.is_error:
         parts.append(ERROR)
     for key, value in span.attributes.items():
-        if type(value) is float:
-            parts.append(_real_head(key) + pack("<d", value))
+        kind = type(value)
+        if kind is float:
+            parts += (_real_head(key), pack("<d", value))
+        elif kind is int and value > PAYLOAD:
+            number = varint(value)
+            parts += (_integer_head(key, len(number)), number)
         elif key in UNIQUE:
             text = str(value).encode()
             parts += (_text_head(key, len(text)), text)
@@ -119,6 +123,13 @@ def _text_head(key: str, length: int) -> bytes:
     """Return all of an attribute of text but its last `length` bytes, the text."""
     value = KeyValue(key=key, value=AnyValue(string_value="-" * length))
     return encode_field(SPAN_ATTRIBUTES, value.SerializeToString())[: -length or None]
+
+
+@lru_cache(maxsize=256)
+def _integer_head(key: str, length: int) -> bytes:
+    """Return all of an attribute of a whole number but its last `length` bytes, the number."""
+    value = KeyValue(key=key, value=AnyValue(int_value=1 << 7 * (length - 1)))
+    return encode_field(SPAN_ATTRIBUTES, value.SerializeToString())[:-length]
 
 
 @lru_cache(maxsize=256)

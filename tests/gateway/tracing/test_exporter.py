@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTracePartialSuccess,
+    ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 
@@ -20,7 +21,7 @@ from gateway.tracing import exporter as exporting
 from gateway.tracing.exporter import DropReason, ExportResult, SpanExporter
 from gateway.tracing.otlp import Envelope, encode_spans, rejected_spans
 from gateway.tracing.sender import OtlpSender, traces_path
-from gateway.tracing.spans import spans_of
+from gateway.tracing.spans import AttributeValue, Span, SpanKind, spans_of
 from gateway.tracing.tracing import Tracing, make_tracing
 from tests.gateway.samples import an_attempt, an_outcome
 from tests.gateway.tracing.receiver import PATIENCE_S, attributes_of, receiving
@@ -316,3 +317,18 @@ def test_a_negative_count_of_rejected_spans_is_none() -> None:
     """A counter must not fall because of what a receiver answers."""
     answer = ExportTraceServiceResponse(partial_success=ExportTracePartialSuccess(rejected_spans=-5))
     assert rejected_spans(answer.SerializeToString()) == 0
+
+
+@pytest.mark.parametrize(
+    "value", [0, -3, 127, 128, 16_383, 16_384, 1 << 31, (1 << 63) - 1, True, 0.25, "text", ("a", "b")]
+)
+def test_attributes_are_read_as_they_were_written(value: AttributeValue) -> None:
+    """By the official messages, whatever their size; also the second time, from what is remembered."""
+    span = Span("chat", SpanKind.SERVER, 5, None, 1.0, 2.0, {"before": 1, "it": value, "hearth.request_id": "after"})
+    for _ in range(2):
+        body = Envelope({}).wrap([encode_spans(RequestTrace("0a" * 16, root=5, flags=1), [span])])
+        (decoded,) = ExportTraceServiceRequest.FromString(body).resource_spans[0].scope_spans[0].spans
+        values = [getattr(each.value, each.value.WhichOneof("value") or "") for each in decoded.attributes]
+        assert [each.key for each in decoded.attributes] == ["before", "it", "hearth.request_id"]
+        found = tuple(each.string_value for each in values[1].values) if isinstance(value, tuple) else values[1]
+        assert (type(found), found) == (type(value), value)
