@@ -30,8 +30,8 @@ MAX_BATCH = 256
 """Requests of one export."""
 
 EXPORT_INTERVAL_S = 5.0
-"""Seconds after which fewer are exported, as by OpenTelemetry's own batch processors: each start of the thread evicts what
-the event loop had in the CPU's caches."""
+"""Seconds after which fewer are exported, as by OpenTelemetry's own batch processors: each start of the thread evicts
+what the event loop had in the CPU's caches."""
 
 RUN, PAUSE_S = 8, 0.0002
 """After so many records the thread waits for so long: the loop may run."""
