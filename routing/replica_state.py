@@ -418,7 +418,7 @@ class ReplicaState:
         if origin is None:
             return True
         if origin.is_late(now_s):
-            origin.current_from_s = now_s + CATCH_UP_S
+            self._catch_up(origin, now_s, now_s - origin.last_update_s)
         origin.last_update_s = now_s
         if origin.number is not None and number <= origin.number:
             return True
@@ -489,6 +489,7 @@ class ReplicaState:
         missing = {name for name, origin in self._origins.items() if origin.is_late(now_s)}
         for name in missing:
             self._assume_prefill_done(self._origins[name], now_s)
+        missing.update(name for name, origin in self._origins.items() if now_s < origin.current_from_s)
         busy = [name for name, origin in self._origins.items() if origin.is_busy]
         last_batch_s = max((self._origins[name].last_update_s for name in busy), default=now_s)
         self._is_silent = now_s - last_batch_s >= _link_silence_s(len(busy))
@@ -517,9 +518,13 @@ class ReplicaState:
             origin = self._origins[name] = RemoteReplica(name)
             if self._missing:  # It is back, or another has taken its place.
                 self._missing.discard(name if name in self._missing else next(iter(self._missing)))
-                origin.current_from_s = now_s + CATCH_UP_S
+                self._catch_up(origin, now_s, CATCH_UP_S)
                 self._note_missing(now_s)
         return origin
+
+    def _catch_up(self, origin: RemoteReplica, now_s: float, silent_s: float) -> None:
+        """Take the next updates of a replica that was silent for old ones: it counts as missing for so long still."""
+        origin.current_from_s = now_s + min(CATCH_UP_S, silent_s)
 
     def _apply_supply(self, origin: RemoteReplica, update: SupplyUpdate, now_s: float) -> None:
         for take in self.supply_listeners:
@@ -633,6 +638,8 @@ class ReplicaState:
         if engine is None or not _is_sane_charge(stated) or len(open_requests) >= MAX_OPEN_REQUESTS:
             self.rejected += 1
             return None
+        is_current = now_s >= origin.current_from_s
+        in_prefill = stated.in_prefill and is_current
         remote = RemoteRequest(
             engine.slot,
             0,
@@ -640,16 +647,16 @@ class ReplicaState:
             stated.prefill_s,
             stated.kv_tokens,
             stated.sequences,
-            in_prefill=stated.in_prefill,
+            in_prefill=in_prefill,
             objective=stated.objective,
             queues=stated.queues,
             engine=stated.engine,
         )
-        self._state.ledger.put(remote, now_s, is_of_peer=stated.in_prefill)
-        if now_s < origin.current_from_s:
+        self._state.ledger.put(remote, now_s, is_of_peer=in_prefill)
+        if not is_current:
             self._take_from_external(remote)
         self._charged += 1
-        remote.is_sample = self._charged % len(self._origins) == 0 and now_s >= origin.current_from_s
+        remote.is_sample = is_current and self._charged % len(self._origins) == 0
         open_requests[number] = remote
         if self.admission is not None:
             self.admission.placed(remote, now_s)

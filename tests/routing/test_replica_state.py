@@ -510,14 +510,26 @@ def missing_peer() -> tuple[Talker, Talker]:
     return here, there
 
 
+def receive(here: Talker, there: Talker, from_s: float, to_s: float) -> None:
+    """Have one receive a batch of the other every tenth of a second."""
+    for tenths in range(1, round(10 * (to_s - from_s)) + 1):
+        now_s = round(from_s + tenths / 10, 1)
+        here.hearing.apply(*there.batch(), now_s)
+        here.hearing.remove_stale(now_s - 5.0, now_s)
+
+
 def test_a_silent_peer_with_open_requests_is_missing_until_it_sends() -> None:
-    """After some tenths of a second; one that sends as earlier versions do after more."""
+    """After some tenths of a second, and until it has sent for as long as it was silent: what it sends first may have
+    been held back. One that sends as earlier versions do is missing after more.
+    """
     here, there = missing_peer()
     assert missing_s(here) is not None
     here.hearing.apply(*there.batch(), 0.7)
     here.hearing.remove_stale(-4.0, 0.7)
+    assert missing_s(here) is not None
+    receive(here, there, 0.7, 1.4)
     assert missing_s(here) is None
-    assert here.router.peers_found_s == 0.7
+    assert here.router.peers_found_s == 1.4
     old, other = pair()
     place(other.router, ask(), now_s=0.0)
     old.hearing.apply(*other.batch(), 0.0)
@@ -615,10 +627,33 @@ def test_nothing_is_learned_beside_missing_peers() -> None:
     early = place(router, ask(b"early " * 500), now_s=100.0)
     here.hearing.apply(*there.batch(), 101.0)
     here.hearing.remove_stale(96.0, 101.0)
+    assert missing_s(here) is not None
+    receive(here, there, 101.0, 101.0 + CATCH_UP_S)
+    assert missing_s(here) is None
     early.first_token(109.0)
     assert (router.costs.seconds_per_token, router.costs.step_base_s) == before
-    slow(102.0)
+    slow(104.0)
     assert router.costs.seconds_per_token != before[0]
+
+
+def test_what_was_held_back_delays_nothing() -> None:
+    """Half a minute of prompts that arrive at once have been computed long ago: those still open only decode, until a
+    snapshot says otherwise.
+    """
+    here, there = missing_peer()
+    for number in range(30):
+        placement = place(there.router, ask(b"%d held back " % number * 300), now_s=1.0 + number)
+        if number < 28:
+            placement.first_token(1.5 + number)
+            placement.release(3.0 + number)
+    held, there_ledger = there.batch(), there.router.ledger
+    here.hearing.apply(*held, 31.0)
+    ledger = here.router.ledger
+    assert sum(ledger.running) == sum(there_ledger.running) == 3
+    assert sum(ledger.prefill_tokens) == 0
+    there.voice.publish_snapshot()
+    here.hearing.apply(*there.batch(), 31.1)
+    assert sum(ledger.prefill_tokens) == sum(there_ledger.prefill_tokens) > 0
 
 
 def test_what_was_held_back_teaches_nothing() -> None:

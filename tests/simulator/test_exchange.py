@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from routing.decision.router import Router
-from routing.replica_state import Snapshot, StateUpdate
+from routing.replica_state import CATCH_UP_S, Snapshot, StateUpdate
 from scorers.registry import routings
 from simulator.clock import run_virtually
 from simulator.exchange import Exchange
@@ -146,6 +146,7 @@ def faults(fault: str) -> tuple[list[int], list[int]]:
         exchange.restore()
         await asyncio.sleep(0.5)
         after = [sum(router.ledger.running) for router in members]
+        await asyncio.sleep(CATCH_UP_S)
         assert [router.peers_missing_s for router in members] == [None, None]
         exchange.close()
         return during, after
@@ -155,5 +156,5 @@ def faults(fault: str) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize(("fault", "during"), [("drop", [3, 3]), ("stall", [3, 3]), ("isolate", [4, 3])])
 def test_faults_hold_back_what_they_should_and_are_mended(fault: str, during: list[int]) -> None:
-    """Of four requests; half a second after the fault both know all, and nobody is missing."""
+    """Of four requests; half a second after the fault both know all, and nobody is missing once they have caught up."""
     assert faults(fault) == (during, [4, 4])
