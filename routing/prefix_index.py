@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -281,6 +281,18 @@ class EngineRadixCache:
                 break
             dropped += self._cut(run, max(0, warm_blocks - run.start))
         return dropped
+
+    def used_turn(self, blocks: Sequence[int]) -> int:
+        """When the last of a prompt's blocks that is held was last used; 0 where none is."""
+        path = self._path(blocks)
+        return path[-1].turn if path else 0
+
+    def forget_end(self, blocks: Sequence[int], ends: Container[int]) -> None:
+        """Forget the end of a prompt, up to where another continues or, by its last block in `ends`, ends."""
+        for run in reversed(self._path(blocks)):
+            if run.children or run.blocks[-1] in ends:
+                break
+            self._cut(run, 0)
 
     def _path(self, blocks: Sequence[int], *, splitting: bool = False) -> list[RadixNode]:
         """The runs that a prompt goes through whole, unpacked; with `splitting` also one left in the middle, which
