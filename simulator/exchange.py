@@ -163,7 +163,8 @@ class Exchange:
             other.applier.remove_stale(now_s - TIMEOUT_S, now_s)
         if not is_contiguous and now_s - member.stated_s > max(self.delay_s, MIN_SNAPSHOT_S if self._beating else 0.0):
             member.stated_s = now_s
-            self._loop.call_later(self.delay_s, member.publisher.publish_snapshot)
+            missed_s = other.applier.missed_s(member.name, now_s)
+            self._loop.call_later(self.delay_s, member.publisher.publish_missed, missed_s, now_s + self.delay_s)
 
     async def settle(self) -> None:
         """Wait until everybody has heard, without loss, what everybody has open."""

@@ -70,11 +70,11 @@ async def test_a_batch_goes_to_all_others_and_to_other_hosts() -> None:
 async def test_the_missed_is_requested_here_or_elsewhere() -> None:
     """An origin of this host is asked to state what it has open; of others, whoever is there."""
     hub, (one, two) = hub_of(1, 2)
-    requested: list[int] = []
-    hub.connect_bridge(lambda _: None, requested.append)
-    hub.take(one, GapReport(2))
-    hub.take(one, GapReport(99))
-    assert (one.reported, two.reported, requested) == ([], [SnapshotRequest()], [99])
+    requested: list[tuple[int, float]] = []
+    hub.connect_bridge(lambda _: None, lambda *request: requested.append(request))
+    hub.take(one, GapReport(2, 3.5))
+    hub.take(one, GapReport(99, 4.5))
+    assert (one.reported, two.reported, requested) == ([], [SnapshotRequest(3.5)], [(99, 4.5)])
 
 
 async def test_who_comes_has_the_others_state_what_is_open() -> None:

@@ -70,7 +70,7 @@ TEXTS = st.text("ab", max_size=12).map(lambda letters: b"".join(letter.encode() 
 PROMPTS = TEXTS.map(lambda text: cut_prompt(text, 5)).map(lambda cut: Prompt(cut.blocks, (), cut.size))
 """Without their ends, which are the same for all and would fill pages where a test fails."""
 WORDS: st.SearchStrategy[StateUpdate] = st.one_of(
-    st.builds(PlacedUpdate, CHARGES, st.sampled_from(["m", "n"]), PROMPTS, st.none() | HASHES),
+    st.builds(PlacedUpdate, CHARGES, st.sampled_from(["m", "n"]), PROMPTS, st.none() | HASHES, st.booleans()),
     st.builds(FirstTokenUpdate, HASHES, COUNTS, TIMES),
     st.builds(
         SettledUpdate,
