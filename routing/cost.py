@@ -34,9 +34,10 @@ class RunningRatio:
         """What was seen was `ratio` times what was expected."""
         if weight <= 0:
             return
-        self.total_weight += weight
-        step = min(weight / min(self.total_weight, self.memory), MAX_STEP)
-        self.value += step * (min(ratio, OUTLIER * self.value) - self.value)
+        self.total_weight = total = self.total_weight + weight
+        step, value = weight / (total if total < self.memory else self.memory), self.value
+        largest = OUTLIER * value
+        self.value = value + (step if step < MAX_STEP else MAX_STEP) * ((largest if ratio > largest else ratio) - value)
 
     def shrunk_towards(self, other: RunningRatio, prior_weight: float) -> float:
         """Return the mean as if `prior_weight` observations had had the value of `other`."""
@@ -195,12 +196,12 @@ class LatencyModel:
             self._engines.append(RunningRatio(ENGINE_MEMORY))
             self.bases_s.append(0.0)
             self.slopes_s.append(0.0)
-            self._publish((slot,))
+            self._publish(slot)
 
     def forget(self, slot: int) -> None:
         """Reset the slot to the fleet's ratio: a new engine is in it."""
         self._engines[slot] = RunningRatio(ENGINE_MEMORY)
-        self._publish((slot,))
+        self._publish(slot)
 
     def observe(self, slot: int, work: float, seconds: float, weight: float) -> None:
         """Learn one time of one engine."""
@@ -211,16 +212,16 @@ class LatencyModel:
         self._engines[slot].observe(min(ratio, OUTLIER * fleet.value), weight)
         if abs(fleet.value - self._published) > UPDATE_THRESHOLD * self._published:
             self._published = fleet.value
-            self._publish(range(len(self._engines)))
+            for each in range(len(self._engines)):
+                self._publish(each)
         else:
-            self._publish((slot,))
+            self._publish(slot)
 
-    def _publish(self, slots: Iterable[int]) -> None:
-        """Write the coefficients of engines: their own factor, drawn towards the fleet's while little was observed."""
-        for slot in slots:
-            factor = self._engines[slot].shrunk_towards(self._fleet, PRIOR_WEIGHT)
-            self.bases_s[slot] = self.base_s * factor
-            self.slopes_s[slot] = self.slope_s * factor
+    def _publish(self, slot: int) -> None:
+        """Write an engine's coefficients: its own factor, drawn towards the fleet's while little was observed."""
+        factor = self._engines[slot].shrunk_towards(self._fleet, PRIOR_WEIGHT)
+        self.bases_s[slot] = self.base_s * factor
+        self.slopes_s[slot] = self.slope_s * factor
 
 
 @dataclass(frozen=True, slots=True)

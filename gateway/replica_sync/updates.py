@@ -286,9 +286,7 @@ class _Writer:
                 shared = _shared(self._last, prompt.blocks)
                 self._last = prompt.blocks
                 blocks = pack_blocks(prompt.blocks[shared:])
-                return _Placed(
-                    self._charge(charge), self._name(model), prompt.size, shared, blocks, session, is_resent
-                )
+                return _Placed(self._charge(charge), self._name(model), prompt.size, shared, blocks, session, is_resent)
             case FirstTokenUpdate(number, work_tokens, took_s):
                 return _FirstToken(number, _integer(work_tokens), _integer(took_s * 1e6))
             case SettledUpdate():
