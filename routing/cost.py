@@ -8,7 +8,6 @@ small requests cannot bend the slope to zero. Makes no choice and reads no clock
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import exp, log
 
@@ -35,9 +34,9 @@ class RunningRatio:
         if weight <= 0:
             return
         self.total_weight = total = self.total_weight + weight
-        step, value = weight / (total if total < self.memory else self.memory), self.value
+        step, value = weight / (min(self.memory, total)), self.value
         largest = OUTLIER * value
-        self.value = value + (step if step < MAX_STEP else MAX_STEP) * ((largest if ratio > largest else ratio) - value)
+        self.value = value + (min(MAX_STEP, step)) * ((min(ratio, largest)) - value)
 
     def shrunk_towards(self, other: RunningRatio, prior_weight: float) -> float:
         """Return the mean as if `prior_weight` observations had had the value of `other`."""

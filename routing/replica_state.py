@@ -180,8 +180,8 @@ class PeerAdmission(Protocol):
         """
         ...
 
-    def publish_waiting(self, now_s: float) -> None:
-        """Publish what waits here."""
+    def publish_waiting(self, now_s: float, *, is_requested: bool = False) -> None:
+        """Publish what waits here, where peers do not know it; now in any case if that is requested."""
         ...
 
 

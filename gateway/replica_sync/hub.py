@@ -109,7 +109,9 @@ class UpdateHub:
         self._request_snapshots(None)
 
     def request_local_snapshot(self, replica_id: int, missed_s: float = 0.0) -> bool:
-        """Request a snapshot of a replica, and what it has placed in `missed_s` seconds. Returns False where it is not a worker of this host."""
+        """Request a snapshot of a replica, and what it has placed in `missed_s` seconds. Returns False where it is not a
+        worker of this host.
+        """
         for connection, known_id in self._connections.items():
             if known_id == replica_id:
                 connection.send(SnapshotRequest(missed_s))

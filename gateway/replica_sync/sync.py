@@ -120,6 +120,7 @@ class ReplicaSync:
 
     @restarted("replica sync")
     async def _keep_time(self) -> None:
+        # With open requests a batch is sent at each beat that has none of the last half: beats are no exact clock.
         while True:
             await asyncio.sleep(BUSY_HEARTBEAT_S)
             self._beat()
@@ -165,6 +166,8 @@ class ReplicaSync:
         self._snapshot_s = now_s = self._clock()
         missed_s, self._missed_s = self._missed_s, 0.0
         self._publisher.publish_missed(missed_s, now_s)
+        if self.applier.admission is not None:
+            self.applier.admission.publish_waiting(now_s, is_requested=True)
 
     def _beat(self) -> None:
         now_s = self._clock()
@@ -172,7 +175,7 @@ class ReplicaSync:
             self.applier.admission.publish_waiting(now_s)
         if now_s - self._snapshot_s >= SNAPSHOT_S:
             self._send_snapshot()
-        elif now_s - self._sent_s >= (BUSY_HEARTBEAT_S if self._publisher.open_count else HEARTBEAT_S):
+        elif now_s - self._sent_s >= (BUSY_HEARTBEAT_S / 2 if self._publisher.open_count else HEARTBEAT_S):
             self._send()
         self._router.replica_position = replica_position(self.replica_id, self.applier.replica_ids)
         for replica_id in self.applier.remove_stale(now_s - TIMEOUT_S, now_s):

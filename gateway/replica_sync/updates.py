@@ -10,7 +10,8 @@ raise `least reader`, so that older versions skip the whole batch.
 
 Schema 2 appends to a charge the objective of its stream, and adds waiting work and rejections. Charges of a peer that
 writes schema 1 count as load without an objective. Schema 3 adds the updates of desired engines. Schema 4 marks
-placements that are sent again where they may have been missed; readers before it take them for new ones that end at once.
+placements that are sent again because a peer has missed them; readers before it take them for new ones of no load that
+end at once.
 """
 
 from __future__ import annotations

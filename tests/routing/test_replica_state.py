@@ -282,7 +282,7 @@ def held(one: Talker, text: bytes) -> list[tuple[int, int]]:
 
 
 @pytest.mark.parametrize("is_removed", [False, True])
-def test_what_was_placed_in_a_gap_is_sent_again(is_removed: bool) -> None:  # noqa: FBT001 - a parameter
+def test_what_was_placed_in_a_gap_is_sent_again(is_removed: bool) -> None:
     """Whoever missed it knows afterwards what engines hold, also where the sender was taken to be gone meanwhile;
     whoever has received it changes nothing.
     """
