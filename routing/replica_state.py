@@ -13,7 +13,6 @@ from math import inf
 from typing import Any, Protocol
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from routing.affinity import hashed_id
 from routing.blocks import BLOCK_BYTES, PackedPrompt, Prompt, pack_blocks, pack_prompt
@@ -318,16 +317,13 @@ class UpdatePublisher:
         earlier versions take it for a new one.
         """
         charge = placement.charge
-        placed = PlacedUpdate(
-            _shown(charge, placement.engine), placement.model, placement.prompt, placement.session, is_resent=False
-        )
-        if charge.number in self._open:
+        shown, is_open = _shown(charge, placement.engine), charge.number in self._open
+        if not is_open:
+            shown = OpenRequest(charge.number, placement.engine, 0.0, 0.0, 0.0, 1, in_prefill=False, queues=False)
+        placed = PlacedUpdate(shown, placement.model, placement.prompt, placement.session, is_resent=not is_open)
+        if is_open:
             return (placed,)
-        if not placement.is_computed:
-            return ()
-        bare = OpenRequest(charge.number, placement.engine, 0.0, 0.0, 0.0, 1, in_prefill=False, queues=False)
-        resent = replace(placed, charge=bare, is_resent=True)
-        return resent, SettledUpdate(charge.number), EndedUpdate(charge.number)
+        return (placed, SettledUpdate(charge.number), EndedUpdate(charge.number)) if placement.is_computed else ()
 
     def _queue(self, update: StateUpdate) -> None:
         self._queued.append(update)

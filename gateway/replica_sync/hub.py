@@ -109,7 +109,7 @@ class UpdateHub:
         self._request_snapshots(None)
 
     def request_local_snapshot(self, replica_id: int, missed_s: float = 0.0) -> bool:
-        """Request a snapshot of a replica, and what it has placed in `missed_s` seconds. Returns False where it is not a
+        """Request a snapshot of a replica, and what it placed in `missed_s` seconds. Returns False where it is not a
         worker of this host.
         """
         for connection, known_id in self._connections.items():
