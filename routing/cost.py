@@ -8,7 +8,6 @@ small requests cannot bend the slope to zero. Makes no choice and reads no clock
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import exp, log
 
@@ -34,9 +33,10 @@ class RunningRatio:
         """What was seen was `ratio` times what was expected."""
         if weight <= 0:
             return
-        self.total_weight += weight
-        step = min(weight / min(self.total_weight, self.memory), MAX_STEP)
-        self.value += step * (min(ratio, OUTLIER * self.value) - self.value)
+        self.total_weight = total = self.total_weight + weight
+        step, value = weight / (min(self.memory, total)), self.value
+        largest = OUTLIER * value
+        self.value = value + (min(MAX_STEP, step)) * ((min(ratio, largest)) - value)
 
     def shrunk_towards(self, other: RunningRatio, prior_weight: float) -> float:
         """Return the mean as if `prior_weight` observations had had the value of `other`."""
@@ -195,12 +195,12 @@ class LatencyModel:
             self._engines.append(RunningRatio(ENGINE_MEMORY))
             self.bases_s.append(0.0)
             self.slopes_s.append(0.0)
-            self._publish((slot,))
+            self._publish(slot)
 
     def forget(self, slot: int) -> None:
         """Reset the slot to the fleet's ratio: a new engine is in it."""
         self._engines[slot] = RunningRatio(ENGINE_MEMORY)
-        self._publish((slot,))
+        self._publish(slot)
 
     def observe(self, slot: int, work: float, seconds: float, weight: float) -> None:
         """Learn one time of one engine."""
@@ -211,16 +211,16 @@ class LatencyModel:
         self._engines[slot].observe(min(ratio, OUTLIER * fleet.value), weight)
         if abs(fleet.value - self._published) > UPDATE_THRESHOLD * self._published:
             self._published = fleet.value
-            self._publish(range(len(self._engines)))
+            for each in range(len(self._engines)):
+                self._publish(each)
         else:
-            self._publish((slot,))
+            self._publish(slot)
 
-    def _publish(self, slots: Iterable[int]) -> None:
-        """Write the coefficients of engines: their own factor, drawn towards the fleet's while little was observed."""
-        for slot in slots:
-            factor = self._engines[slot].shrunk_towards(self._fleet, PRIOR_WEIGHT)
-            self.bases_s[slot] = self.base_s * factor
-            self.slopes_s[slot] = self.slope_s * factor
+    def _publish(self, slot: int) -> None:
+        """Write an engine's coefficients: its own factor, drawn towards the fleet's while little was observed."""
+        factor = self._engines[slot].shrunk_towards(self._fleet, PRIOR_WEIGHT)
+        self.bases_s[slot] = self.base_s * factor
+        self.slopes_s[slot] = self.slope_s * factor
 
 
 @dataclass(frozen=True, slots=True)

@@ -245,10 +245,12 @@ class Ledger:
             self.handed_over[slot] += charge.sequences
             if is_of_peer and charge.in_prefill:
                 self._expected[slot][charge.number] = charge
-        self.kv_tokens[slot] += charge.kv_tokens
-        self.running[slot] += charge.sequences
+        kv_tokens = self.kv_tokens[slot] = self.kv_tokens[slot] + charge.kv_tokens
+        running = self.running[slot] = self.running[slot] + charge.sequences
         self.last_turn[slot] = turn
-        self._sum_up(slot)
+        external = self.external[slot]
+        self.all_kv_tokens[slot] = kv_tokens + external.kv_tokens
+        self.all_running[slot] = running + external.running
         if self._listener is not None:
             try:
                 self._listener.on_charged(charge, now_s)
@@ -265,7 +267,7 @@ class Ledger:
             self._head_until_s[slot] = now_s + prefill_s
         self._lengthen(slot, prefill_tokens, prefill_s, now_s)
         queue[charge.number] = charge
-        self.prefill_tokens[slot] += prefill_tokens
+        queued_tokens = self.prefill_tokens[slot] = self.prefill_tokens[slot] + prefill_tokens
         self.total_prefill_s[slot] += prefill_s
         faded = exp((self._shares_at_s[slot] - now_s) / SHARE_MEMORY_S)
         self._shares[slot] = self._shares[slot] * faded + prefill_s / SHARE_MEMORY_S
@@ -279,7 +281,7 @@ class Ledger:
         if stalls > NOTICED_STALL_S * grown:
             until_s = self._stalls_at_s + STALL_MEMORY_S * log(stalls / NOTICED_STALL_S)
             self.stalled_until_s = max(self.stalled_until_s, until_s)
-        self.queue_rank[slot] = self.prefill_tokens[slot]
+        self.queue_rank[slot] = queued_tokens
 
     def _note_unseen(self, late: Charge, now_s: float) -> None:
         """Note a peer's charge on those that were made before it was known, though not before it was made."""
@@ -317,17 +319,22 @@ class Ledger:
         queue = self._in_prefill[slot]
         was_head = next(iter(queue)) == charge.number
         del queue[charge.number]
-        # An empty queue is exactly zero: sums of floats would keep a crumb.
-        self.prefill_tokens[slot] = self.prefill_tokens[slot] - charge.prefill_tokens if queue else 0.0
-        head = next(iter(queue.values()), None)
+        if not queue:
+            # An empty queue is exactly zero: sums of floats would keep a crumb.
+            self.prefill_tokens[slot] = self._behind_s[slot] = 0.0
+            self._head_until_s[slot] = -inf
+            self._replan(slot, None, now_s)
+            self.queue_rank[slot] = EMPTY_QUEUE_RANK + self.last_turn[slot]
+            return
+        self.prefill_tokens[slot] -= charge.prefill_tokens
+        head = next(iter(queue.values()))
         # The next in the queue becomes the head, or there is one less behind it.
         gone = head if was_head else charge
-        alone = head is None or len(queue) == 1
-        self._behind_s[slot] = 0.0 if alone or gone is None else self._behind_s[slot] - gone.prefill_s
+        self._behind_s[slot] = 0.0 if len(queue) == 1 else self._behind_s[slot] - gone.prefill_s
         if was_head:
-            self._head_until_s[slot] = now_s + head.prefill_s if head else -inf
+            self._head_until_s[slot] = now_s + head.prefill_s
             self._replan(slot, head, now_s)
-        self.queue_rank[slot] = self.prefill_tokens[slot] if head else EMPTY_QUEUE_RANK + self.last_turn[slot]
+        self.queue_rank[slot] = self.prefill_tokens[slot]
 
     def release(self, charge: Charge, now_s: float) -> None:
         """The request has left the engine. Safe to call again."""
@@ -335,13 +342,14 @@ class Ledger:
             return
         charge.released = True
         try:
-            self.prefill_done(charge, now_s)
+            if charge.in_prefill:
+                self.prefill_done(charge, now_s)
         finally:
             slot = charge.slot
-            self.running[slot] -= charge.sequences
+            running = self.running[slot] = self.running[slot] - charge.sequences
             if not charge.queues:
                 self.handed_over[slot] -= charge.sequences
-            self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if self.running[slot] else 0.0
+            self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if running else 0.0
             self._sum_up(slot)
         if self._listener is not None:
             self._listener.on_released(charge, now_s)

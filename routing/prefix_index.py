@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import partial
@@ -282,6 +282,18 @@ class EngineRadixCache:
             dropped += self._cut(run, max(0, warm_blocks - run.start))
         return dropped
 
+    def used_turn(self, blocks: Sequence[int]) -> int:
+        """When the last of a prompt's blocks that is held was last used; 0 where none is."""
+        path = self._path(blocks)
+        return path[-1].turn if path else 0
+
+    def forget_end(self, blocks: Sequence[int], ends: Container[int]) -> None:
+        """Forget the end of a prompt, up to where another continues or, by its last block in `ends`, ends."""
+        for run in reversed(self._path(blocks)):
+            if run.children or run.blocks[-1] in ends:
+                break
+            self._cut(run, 0)
+
     def _path(self, blocks: Sequence[int], *, splitting: bool = False) -> list[RadixNode]:
         """The runs that a prompt goes through whole, unpacked; with `splitting` also one left in the middle, which
         is split there.
@@ -339,23 +351,24 @@ class EngineRadixCache:
 
     def _cut(self, run: RadixNode, keep: int) -> tuple[int, ...]:
         """Drop all blocks of a run but the first `keep`; returns those that were not packed. Nothing may follow it."""
-        kept_end, ends = run.start + keep, run.ends
+        kept_end, ends, packed, blocks = run.start + keep, run.ends, run.packed, run.blocks
         self.used -= ends[run.end - 1] - (ends[kept_end - 1] if kept_end else 0)
         self._block_count -= run.end - kept_end
-        dropped = run.blocks[keep:]
         if keep:
             run.end = kept_end
-            if run.packed:
-                run.packed = run.packed[: BLOCK_BYTES * keep]
-            else:
-                run.blocks = run.blocks[:keep]
+            if packed:
+                run.packed = packed[: BLOCK_BYTES * keep]
+                return ()
+            run.blocks = blocks[:keep]
+            return blocks[keep:]
+        del self._oldest_first[run]
+        if packed:
+            (first,) = BLOCK_AT(packed, 0)
+            self._remove_packed(first)
         else:
-            first = run.first_block
-            del run.parent.children[first]
-            del self._oldest_first[run]
-            if run.packed:
-                self._remove_packed(first)
-        return dropped
+            first = blocks[0]
+        del run.parent.children[first]
+        return blocks
 
     # -- packed runs ---------------------------------------------------------------------------------------------------
 
@@ -496,7 +509,7 @@ class PrefixIndex:
         """Record that another gateway gives an engine this prompt now, and leave it packed. Unless it `learns`, what it
         finds and displaces teaches nothing, and the result is not to be corrected.
         """
-        engine = self._engine(slot, 0)
+        engine = self._engines.get(slot) or self._engine(slot, 0)
         self._turns = engine.turn = turn = self._turns + 1
         if learns:
             next_to_go = engine.cache.next_evicted_turn

@@ -7,6 +7,7 @@ ids. They may be lost, late or duplicated, and engines may be unknown here: no u
 
 from __future__ import annotations
 
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from math import inf
 from typing import Any, Protocol
@@ -48,6 +49,8 @@ class PlacedUpdate(Struct, frozen=True, gc=False):
     prompt: Prompt | PackedPrompt
     """Packed where it has been received: it is unpacked where a prompt that shares its blocks is looked up."""
     session: int | None = None
+    is_resent: bool = False
+    """Whether the request has left the engine, which holds its prompt: of use only where its placement was missed."""
 
 
 class FirstTokenUpdate(Struct, frozen=True, gc=False):
@@ -176,22 +179,53 @@ class PeerAdmission(Protocol):
         """
         ...
 
-    def publish_waiting(self, now_s: float) -> None:
-        """Publish what waits here."""
+    def publish_waiting(self, now_s: float, *, is_requested: bool = False) -> None:
+        """Publish what waits here, where peers do not know it; now in any case if that is requested."""
         ...
+
+
+RESEND_S = 60.0
+"""How long a placement is kept, to be sent again where it was missed."""
+
+MAX_RESEND_BLOCKS = 1 << 16
+"""Blocks of the prompts that are kept for that: some thousand prompts."""
+
+RESEND_SLACK_S = 1.0
+"""Placements of so long before the last update that a peer has received are sent again too: they may have been late."""
+
+RESENT_AT_ONCE = 64
+"""Placements in one batch that are sent again: peers apply a batch in one go."""
+
+
+class PublishedPlacement(Struct, gc=False):
+    """One placement, as long as it is open or may be sent again."""
+
+    charge: Charge
+    engine: str
+    model: str
+    prompt: Prompt
+    """With the answer behind it, once that is known."""
+    session: int | None
+    is_computed: bool = False
+    """Whether the engine has computed the prompt."""
 
 
 class UpdatePublisher:
     """Publishes what this router does. Updates are kept in order until `take`; `wake` is called when there are some."""
 
-    __slots__ = ("_open", "_queued", "_wake")
+    __slots__ = ("_open", "_queued", "_recent", "_recent_blocks", "_resent", "_wake")
 
     name = "replica sync"
 
     def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
         self._wake = wake
         self._queued: list[StateUpdate] = []
-        self._open: dict[int, tuple[Charge, str]] = {}
+        self._open: dict[int, PublishedPlacement] = {}
+        self._recent: deque[PublishedPlacement] = deque()
+        """Those of the last `RESEND_S`, oldest first."""
+        self._recent_blocks = 0
+        self._resent: deque[PublishedPlacement] = deque()
+        """What is sent again, in the next batches."""
 
     def __repr__(self) -> str:
         return f"<UpdatePublisher {len(self._open)} open, {len(self._queued)} to send>"
@@ -202,9 +236,13 @@ class UpdatePublisher:
         return len(self._open)
 
     def take(self) -> list[StateUpdate]:
-        """All updates since the last call."""
-        said, self._queued = self._queued, []
-        return said
+        """All updates since the last call, and some of what is to be sent again."""
+        updates, self._queued = self._queued, []
+        for _ in range(min(len(self._resent), RESENT_AT_ONCE)):
+            updates += self._again(self._resent.popleft())
+        if self._resent:
+            self._wake()
+        return updates
 
     def publish(self, update: StateUpdate) -> None:
         """Publish an update that does not belong to a placement."""
@@ -212,19 +250,28 @@ class UpdatePublisher:
 
     def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
         """Publish a charge."""
-        self._open[charge.number] = charge, engine.name
         session = hashed_id(request.session) if request.session else None
+        placement = PublishedPlacement(charge, engine.name, request.model, request.prompt, session)
+        self._open[charge.number] = placement
+        self._keep(placement)
         self._queue(PlacedUpdate(_shown(charge, engine.name), request.model, request.prompt, session))
 
     def first_token(self, request: Request, charge: Charge, work_tokens: float, took_s: float) -> None:
         """Publish that its prefill is done."""
+        if (placement := self._open.get(charge.number)) is not None:
+            placement.is_computed = True
         self._queue(FirstTokenUpdate(charge.number, work_tokens, took_s))
 
     def settled(self, request: Request, charge: Charge, settlement: Settlement) -> None:
         """Publish what the engine reports of a complete response; nothing of a charge that has ended."""
-        if charge.number not in self._open:
+        placement = self._open.get(charge.number)
+        if placement is None:
             return
         usage, grown = settlement.usage, settlement.grown
+        placement.is_computed = True
+        if grown is not None:
+            self._recent_blocks += len(grown.blocks) - len(placement.prompt.blocks)
+            placement.prompt = grown
         self._queue(
             SettledUpdate(
                 charge.number,
@@ -246,7 +293,37 @@ class UpdatePublisher:
 
     def publish_snapshot(self) -> None:
         """Publish a snapshot of all open requests."""
-        self._queue(Snapshot(tuple([_shown(charge, engine) for charge, engine in self._open.values()])))
+        self._queue(Snapshot(tuple([_shown(each.charge, each.engine) for each in self._open.values()])))
+
+    def publish_missed(self, missed_s: float, now_s: float) -> None:
+        """Publish a snapshot, and again what was placed since `missed_s` seconds before now, as far as it is kept: in
+        the next batches, oldest first. Peers that have received it ignore it.
+        """
+        self.publish_snapshot()
+        if missed_s > 0:
+            since_s = now_s - missed_s - RESEND_SLACK_S
+            self._resent = deque(each for each in self._recent if each.charge.charged_s >= since_s)
+
+    def _keep(self, placement: PublishedPlacement) -> None:
+        """Keep a placement, and no longer those that are too old or too many."""
+        recent, oldest_s = self._recent, placement.charge.charged_s - RESEND_S
+        recent.append(placement)
+        self._recent_blocks += len(placement.prompt.blocks)
+        while recent and (recent[0].charge.charged_s < oldest_s or self._recent_blocks > MAX_RESEND_BLOCKS):
+            self._recent_blocks -= len(recent.popleft().prompt.blocks)
+
+    def _again(self, placement: PublishedPlacement) -> Sequence[StateUpdate]:
+        """Return what is sent again of a placement. One that has ended is charged next to nothing, and ends at once:
+        earlier versions take it for a new one.
+        """
+        charge = placement.charge
+        shown, is_open = _shown(charge, placement.engine), charge.number in self._open
+        if not is_open:
+            shown = OpenRequest(charge.number, placement.engine, 0.0, 0.0, 0.0, 1, in_prefill=False, queues=False)
+        placed = PlacedUpdate(shown, placement.model, placement.prompt, placement.session, is_resent=not is_open)
+        if is_open:
+            return (placed,)
+        return (placed, SettledUpdate(charge.number), EndedUpdate(charge.number)) if placement.is_computed else ()
 
     def _queue(self, update: StateUpdate) -> None:
         self._queued.append(update)
@@ -311,10 +388,28 @@ class RemoteRequest(Charge, gc=False):
 class RemoteReplica:
     """State of one other replica."""
 
-    __slots__ = ("current_from_s", "has_gap", "last_update_s", "number", "open", "replica_id", "sends_queues")
+    __slots__ = (
+        "current_from_s",
+        "has_gap",
+        "last_placed",
+        "last_update_s",
+        "missed_after",
+        "missed_before",
+        "missed_since_s",
+        "number",
+        "open",
+        "replica_id",
+        "sends_queues",
+    )
 
     def __init__(self, replica_id: int) -> None:
         self.replica_id = replica_id
+        self.last_placed = -1
+        """The highest number of its requests."""
+        self.missed_after, self.missed_before = inf, -inf
+        """Between these numbers its placements were missed, and are taken where they are sent again."""
+        self.missed_since_s = inf
+        """When the last batch before a gap came; infinity without one, or where it is not known."""
         self.sends_queues = False
         self.open: dict[int, RemoteRequest] = {}
         self.number: int | None = None
@@ -324,6 +419,12 @@ class RemoteReplica:
         self.last_update_s = 0.0
         self.current_from_s = -inf
         """From when on its requests are learned from."""
+
+    def missed(self, last_placed: int, since_s: float) -> None:
+        """Note that updates are missing behind one that came at `since_s`, when `last_placed` was the last request."""
+        self.last_placed = last_placed
+        self.missed_after, self.missed_before = last_placed, inf
+        self.missed_since_s = min(self.missed_since_s, since_s)
 
     @property
     def is_busy(self) -> bool:
@@ -375,6 +476,8 @@ class ReplicaState:
         self._charged = 0
         """Requests charged: one of as many as there are replicas is learned from, so that learning costs the same
         however many there are, and lasts as long."""
+        self._removed: OrderedDict[int, tuple[int, float]] = OrderedDict()
+        """Of origins that were removed: the last request, and when the last batch came."""
         self._is_silent = False
         """Whether all replicas with open requests have been silent for too long."""
         self._missing: set[int] = set()
@@ -419,12 +522,13 @@ class ReplicaState:
             return True
         if origin.is_late(now_s):
             self._catch_up(origin, now_s, now_s - origin.last_update_s)
-        origin.last_update_s = now_s
+        last_update_s, origin.last_update_s = origin.last_update_s, now_s
         if origin.number is not None and number <= origin.number:
             return True
         if origin.number is not None and number > origin.number + 1:
             origin.has_gap = True
             self.gaps += 1
+            origin.missed(origin.last_placed, last_update_s)
         origin.number = number
         if self.admission is not None:
             self.admission.received(now_s + _link_silence_s(len(self._origins)), self._note_missing)
@@ -438,9 +542,18 @@ class ReplicaState:
             self._report_answers(now_s)
         return not origin.has_gap
 
+    def missed_s(self, name: int, now_s: float) -> float:
+        """Return how long ago the last batch of an origin came before its updates were lost; 0 where none were."""
+        origin = self._origins.get(name)
+        return now_s - origin.missed_since_s if origin is not None and origin.missed_since_s < inf else 0.0
+
     def remove(self, name: int, now_s: float) -> None:
         """Remove an origin and all that it had open."""
         origin = self._origins.pop(name, None)
+        if origin is not None:
+            self._removed[name] = origin.last_placed, origin.last_update_s
+            if len(self._removed) > MAX_REPLICAS:
+                self._removed.popitem(last=False)
         for remote in origin.open.values() if origin else ():
             self._end(remote, now_s)
         if self.admission is not None:
@@ -516,6 +629,8 @@ class ReplicaState:
                 self.rejected += 1
                 return None
             origin = self._origins[name] = RemoteReplica(name)
+            if (known := self._removed.pop(name, None)) is not None:
+                origin.missed(*known)
             if self._missing:  # It is back, or another has taken its place.
                 self._missing.discard(name if name in self._missing else next(iter(self._missing)))
                 self._catch_up(origin, now_s, CATCH_UP_S)
@@ -544,9 +659,19 @@ class ReplicaState:
         self.rejected += not is_sane
 
     def _apply_placed(self, origin: RemoteReplica, update: PlacedUpdate, now_s: float) -> None:
+        number = update.charge.number
+        if update.is_resent:
+            self._apply_missed(origin, update)
+            return
+        if number > origin.last_placed:
+            origin.last_placed = number
+            if origin.missed_before == inf:
+                origin.missed_before = number
         remote = self._charge(origin, update.charge, now_s)
         if remote is None:
-            return
+            remote = origin.open.get(number)
+            if remote is None or remote.trace is not None:
+                return  # Else a snapshot has brought its charge alone.
         prompt, state, slot, model = update.prompt, self._state, remote.slot, update.model
         remote.model = model
         if update.session is not None:
@@ -558,6 +683,21 @@ class ReplicaState:
             remote.trace = state.index.insert_packed(slot, prompt, learns=learns)
         if self._is_adapter(model):
             state.adapters.put((model, slot), slot)
+
+    def _apply_missed(self, origin: RemoteReplica, update: PlacedUpdate) -> None:
+        """Enter the prompt of a request that was missed, and has ended; those that follow it have higher numbers."""
+        number, prompt = update.charge.number, update.prompt
+        engine = self._state.fleet.engine(update.charge.engine)
+        if engine is None or not origin.missed_after < number < origin.missed_before:
+            return
+        origin.missed_after = number
+        if update.session is not None:
+            self._state.sessions.put_hashed(update.session, engine.slot)
+        if isinstance(prompt, Prompt):
+            prompt = pack_prompt(prompt)
+        if _is_sane(prompt):
+            index = self._state.index
+            index.prefill_done(index.insert_packed(engine.slot, prompt, learns=False))
 
     def _is_adapter(self, model: str) -> bool:
         """Whether a model is an adapter, looked up once for each change of the fleet."""
@@ -627,7 +767,7 @@ class ReplicaState:
             elif remote is not None and not remote.in_prefill:
                 remote.is_prefill_done = False
                 self._state.ledger.prefill_again(remote, now_s)
-        origin.has_gap = False
+        origin.has_gap, origin.missed_since_s = False, inf
 
     def _charge(self, origin: RemoteReplica, stated: OpenRequest, now_s: float) -> RemoteRequest | None:
         """Put a charge on our own ledger, once; None where it was there already, or cannot be."""

@@ -62,8 +62,8 @@ class TokenCounter:
         if last_block is None:
             return
         leaves = self._leaves
-        leaves.pop(last_block, None)
         leaves[last_block] = CountedPrefix(tokens, prompt.size, prompt.covered)
+        leaves.move_to_end(last_block)
         if len(leaves) > MAX_LEAVES:
             leaves.popitem(last=False)
 

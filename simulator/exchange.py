@@ -124,7 +124,7 @@ class Exchange:
                 if now_s - member.stated_s >= SNAPSHOT_S:
                     member.stated_s = now_s
                     member.publisher.publish_snapshot()
-                elif now_s - member.sent_s >= BUSY_HEARTBEAT_S:
+                elif now_s - member.sent_s >= BUSY_HEARTBEAT_S / 2:
                     self._send(member)
                 if member.applier.admission is not None:
                     member.applier.admission.publish_waiting(now_s)
@@ -163,7 +163,14 @@ class Exchange:
             other.applier.remove_stale(now_s - TIMEOUT_S, now_s)
         if not is_contiguous and now_s - member.stated_s > max(self.delay_s, MIN_SNAPSHOT_S if self._beating else 0.0):
             member.stated_s = now_s
-            self._loop.call_later(self.delay_s, member.publisher.publish_snapshot)
+            missed_s = other.applier.missed_s(member.name, now_s)
+            self._loop.call_later(self.delay_s, self._repair, member, missed_s)
+
+    def _repair(self, member: Member, missed_s: float) -> None:
+        now_s = self._loop.time()
+        member.publisher.publish_missed(missed_s, now_s)
+        if member.applier.admission is not None:
+            member.applier.admission.publish_waiting(now_s, is_requested=True)
 
     async def settle(self) -> None:
         """Wait until everybody has heard, without loss, what everybody has open."""

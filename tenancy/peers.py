@@ -7,7 +7,7 @@ waits at a peer counts in the order of the queue; what a peer has placed counts 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import islice
 from math import inf
 from typing import Protocol
@@ -26,6 +26,12 @@ WAITING_TTL_S = 0.25
 
 PUBLISH_S = 0.01
 """Between two updates of what waits, while the same tiers do."""
+
+DEMAND_PUBLISH_S, MAX_UNPUBLISHED_S = 0.1, 1.0
+"""Between two updates of demand while nothing waits: the first where it has changed by `CHANGED_SHARE`."""
+
+CHANGED_SHARE, CHANGED_ENGINES = 0.05, 0.02
+"""Of the demand of a tier: a smaller change, or one by fewer engines, makes no difference to shares."""
 
 GRANTS_AT_ONCE = 3
 """Gateways that grant at the same time, on average: with more, engines are given what all others are giving them too;
@@ -99,6 +105,8 @@ class Peers:
         """By queue and tier: engines that arrivals here kept in prefill when the first peer was missed."""
         self._rejected: OrderedDict[int, float] = OrderedDict()
         self._published_waiting = 0
+        self._published_demand: list[float] = []
+        """Of all tiers in the order of the queues."""
         self._published_s = -inf
         self._is_changed = False
         self._expires_s = inf
@@ -109,14 +117,28 @@ class Peers:
 
     # -- what this gateway publishes -----------------------------------------------------------------------------------
 
-    def publish_waiting(self, now_s: float) -> None:
-        """Publish what waits here: at once where a tier has begun or ceased to wait, otherwise now and then."""
+    def publish_waiting(self, now_s: float, *, is_requested: bool = False) -> None:
+        """Publish what waits here: at once where a tier has begun or ceased to wait, otherwise now and then; where
+        nothing waits, when demand has changed, and once a second. `is_requested`: now in any case.
+        """
         lines = [(queue.name, line) for queue in self._admission.queues.values() for line in queue.tier_queues.values()]
         waiting = sum(1 << number for number, (_, line) in enumerate(lines) if line.waiting)
-        if waiting == self._published_waiting and now_s - self._published_s < PUBLISH_S:
+        since_s = inf if is_requested else now_s - self._published_s
+        if waiting == self._published_waiting and since_s < (PUBLISH_S if waiting else DEMAND_PUBLISH_S / 2):
             return
-        self._published_waiting, self._published_s = waiting, now_s
+        demand = [line.demand.engines(now_s) for _, line in lines]
+        if not (waiting or self._published_waiting) and since_s < MAX_UNPUBLISHED_S and not self._has_changed(demand):
+            return
+        self._published_waiting, self._published_demand, self._published_s = waiting, demand, now_s
         self._publish(QueueUpdate(tuple([_shown(name, line, now_s) for name, line in lines[:MAX_TIERS]])))
+
+    def _has_changed(self, demand: Sequence[float]) -> bool:
+        """Return whether the demand of any tier is another than peers know."""
+        known = self._published_demand
+        return len(demand) != len(known) or any(
+            abs(now - before) > max(CHANGED_ENGINES, CHANGED_SHARE * before)
+            for now, before in zip(demand, known, strict=True)
+        )
 
     def publish_rejected(self, face: object, arrived_s: float, now_s: float) -> None:
         """Publish that a request was rejected and may return elsewhere."""

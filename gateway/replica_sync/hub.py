@@ -40,7 +40,7 @@ class UpdateHub:
         self.is_history_complete = True
         """False while a bridge still reads the history of other hosts."""
         self._publish: Callable[[bytes], None] = lambda _: None
-        self._request_snapshot: Callable[[int], None] = lambda _: None
+        self._request_snapshot: Callable[[int, float], None] = lambda _, __: None
         self._dropped = 0
         """Frames dropped for workers that have disconnected."""
         self._connections: dict[IpcConnection, int] = {}
@@ -54,8 +54,9 @@ class UpdateHub:
     def __repr__(self) -> str:
         return f"<UpdateHub of {len(self._connections)} workers, {len(self._history)} batches of history>"
 
-    def connect_bridge(self, publish: Callable[[bytes], None], request_snapshot: Callable[[int], None]) -> None:
-        """Connect other hosts. `publish` takes batches of this host, `request_snapshot` the id of a replica elsewhere.
+    def connect_bridge(self, publish: Callable[[bytes], None], request_snapshot: Callable[[int, float], None]) -> None:
+        """Connect other hosts. `publish` takes batches of this host, `request_snapshot` the id of a replica elsewhere,
+        and the seconds of which its updates were missed.
 
         The bridge reads the history of other hosts first, and then calls `complete_history`.
         """
@@ -92,8 +93,8 @@ class UpdateHub:
                 self._request_snapshots(connection)
             case UpdateBatch(payload):
                 self._take_batch(connection, payload)
-            case GapReport(replica_id):
-                self._request_snapshot_of(replica_id)
+            case GapReport(replica_id, missed_s):
+                self._request_snapshot_of(replica_id, missed_s)
             case HistoryRequest(start):
                 connection.send(self._history_from(start))
 
@@ -107,11 +108,13 @@ class UpdateHub:
         """Request a snapshot of every worker: another host has just joined."""
         self._request_snapshots(None)
 
-    def request_local_snapshot(self, replica_id: int) -> bool:
-        """Request a snapshot of a replica. Returns False where it is not a worker of this host."""
+    def request_local_snapshot(self, replica_id: int, missed_s: float = 0.0) -> bool:
+        """Request a snapshot of a replica, and what it placed in `missed_s` seconds. Returns False where it is not a
+        worker of this host.
+        """
         for connection, known_id in self._connections.items():
             if known_id == replica_id:
-                connection.send(SnapshotRequest())
+                connection.send(SnapshotRequest(missed_s))
                 return True
         return False
 
@@ -151,9 +154,9 @@ class UpdateHub:
             if connection is not sender:
                 connection.send(SnapshotRequest())
 
-    def _request_snapshot_of(self, replica_id: int) -> None:
-        if not self.request_local_snapshot(replica_id):
-            self._request_snapshot(replica_id)
+    def _request_snapshot_of(self, replica_id: int, missed_s: float) -> None:
+        if not self.request_local_snapshot(replica_id, missed_s):
+            self._request_snapshot(replica_id, missed_s)
 
     def _remember(self, payload: bytes) -> None:
         if not teaches(payload):  # Of each worker ten a second, busy or not.

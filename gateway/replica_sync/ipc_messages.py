@@ -39,11 +39,16 @@ class UpdateBatch(Struct, frozen=True, array_like=True, tag=2):
 class SnapshotRequest(Struct, frozen=True, array_like=True, tag=3):
     """To a worker: send a snapshot of your open requests, a peer has missed updates."""
 
+    missed_s: float = 0.0
+    """Send again what was placed in so many seconds."""
+
 
 class GapReport(Struct, frozen=True, array_like=True, tag=4):
     """From a worker: updates of this replica were missed, request its snapshot."""
 
     replica_id: int
+    missed_s: float = 0.0
+    """How long ago the last update came that was not missed; 0 if none is known."""
 
 
 class HistoryRequest(Struct, frozen=True, array_like=True, tag=6):

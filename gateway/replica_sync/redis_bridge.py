@@ -67,6 +67,8 @@ class StreamEntry(Struct, frozen=True, array_like=True):
     batches: list[bytes]
     snapshot_requests: list[int]
     """Replicas whose snapshots are requested."""
+    missed_s: list[float] = []
+    """For each of them, the seconds in which its updates were missed; earlier versions do not write it."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -105,7 +107,8 @@ class RedisBridge:
         self._key = f"{place.prefix}{STREAM_KEY}"
         self._outbox: deque[bytes] = deque()
         self._outbox_bytes = 0
-        self._requested: set[int] = {ALL_REPLICAS}
+        self._requested: dict[int, float] = {ALL_REPLICAS: 0.0}
+        """Replicas whose snapshots are to be requested, and seconds in which their updates were missed."""
         self._has_work = asyncio.Event()
         self._has_work.set()
         self._last = STREAM_START
@@ -134,9 +137,9 @@ class RedisBridge:
             self.dropped += 1
         self._has_work.set()
 
-    def request_snapshot(self, replica_id: int) -> None:
-        """Request a snapshot of a replica on another host."""
-        self._requested.add(replica_id)
+    def request_snapshot(self, replica_id: int, missed_s: float = 0.0) -> None:
+        """Request a snapshot of a replica on another host, and what it has placed in `missed_s` seconds."""
+        self._requested[replica_id] = max(missed_s, self._requested.get(replica_id, 0.0))
         self._has_work.set()
 
     async def run(self) -> None:
@@ -197,9 +200,9 @@ class RedisBridge:
             raise_if_cancelled()
             await asyncio.sleep(SPACING_S)
 
-    async def _write(self, client: RedisClient, batches: list[bytes], requested: list[int]) -> None:
+    async def _write(self, client: RedisClient, batches: list[bytes], requested: dict[int, float]) -> None:
         sent_us = int(self._clock() * 1e6)
-        entry = StreamEntry(self._host, sent_us, batches, requested)
+        entry = StreamEntry(self._host, sent_us, batches, list(requested), list(requested.values()))
         async with asyncio.timeout(ANSWER_S):
             entry_id = await client.xadd(
                 self._key, {ENTRY_FIELD: _ENCODER.encode(entry)}, maxlen=MAX_ENTRIES, approximate=True
@@ -209,22 +212,23 @@ class RedisBridge:
             # The stream was created again, by a clock behind that of the old one.
             self._last = STREAM_START
 
-    def _take(self) -> tuple[list[bytes], list[int]]:
+    def _take(self) -> tuple[list[bytes], dict[int, float]]:
         batches: list[bytes] = []
         weight = 0
         while self._outbox and weight < ENTRY_BYTES:
             batches.append(self._outbox.popleft())
             weight += len(batches[-1])
         self._outbox_bytes -= weight
-        requested, self._requested = list(self._requested), set()
+        requested, self._requested = self._requested, {}
         if not self._outbox:
             self._has_work.clear()
         return batches, requested
 
-    def _put_back(self, batches: list[bytes], requested: list[int]) -> None:
+    def _put_back(self, batches: list[bytes], requested: dict[int, float]) -> None:
         self._outbox.extendleft(reversed(batches))
         self._outbox_bytes += sum(map(len, batches))
-        self._requested.update(requested)
+        for replica_id, missed_s in requested.items():
+            self.request_snapshot(replica_id, missed_s)
         self._has_work.set()
 
     # -- reading -------------------------------------------------------------------------------------------------------
@@ -263,11 +267,14 @@ class RedisBridge:
             return
         for batch in entry.batches:
             self._hub.take_remote(batch)
-        for replica_id in entry.snapshot_requests if self._hub.is_history_complete else ():
+        if not self._hub.is_history_complete:
+            return
+        missed_s = dict(zip(entry.snapshot_requests, entry.missed_s, strict=False))
+        for replica_id in entry.snapshot_requests:
             if replica_id == ALL_REPLICAS:
                 self._hub.request_all_snapshots()
             else:
-                self._hub.request_local_snapshot(replica_id)
+                self._hub.request_local_snapshot(replica_id, missed_s.get(replica_id, 0.0))
 
     def _read_back(self, entry: StreamEntry) -> None:
         while self._unread_us and self._unread_us[0] <= entry.sent_us:

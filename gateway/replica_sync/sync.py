@@ -84,6 +84,8 @@ class ReplicaSync:
         self._number = 0
         self._sent_s = self._snapshot_s = -SNAPSHOT_S
         self._requested_s: dict[int, float] = {}
+        self._missed_s = 0.0
+        """Seconds of which a peer has missed updates, to be sent again with the next snapshot."""
         self._backlog: deque[bytes] = deque()
         self._is_applying = False
         self._chunks: asyncio.Queue[HistoryChunk] = asyncio.Queue()
@@ -118,6 +120,7 @@ class ReplicaSync:
 
     @restarted("replica sync")
     async def _keep_time(self) -> None:
+        # With open requests a batch is sent at each beat that has none of the last half: beats are no exact clock.
         while True:
             await asyncio.sleep(BUSY_HEARTBEAT_S)
             self._beat()
@@ -133,8 +136,8 @@ class ReplicaSync:
             loop.call_soon(call_guarded, "replica sync", self._send)
 
     def _send(self) -> None:
-        updates = self._publisher.take()
         self._sent_s = asyncio.get_running_loop().time()
+        updates = self._publisher.take()
         self._number += 1
         if self._client.is_connected:
             self._client.send(UpdateBatch(encode_batch(self.replica_id, self._number, updates)))
@@ -146,7 +149,8 @@ class ReplicaSync:
         self._number += NUMBER_GAP
         self._send_snapshot()
 
-    def _take_snapshot_request(self, _: SnapshotRequest) -> None:
+    def _take_snapshot_request(self, request: SnapshotRequest) -> None:
+        self._missed_s = max(self._missed_s, request.missed_s)
         if self._clock() - self._snapshot_s >= MIN_SNAPSHOT_S:
             self._send_snapshot()
         else:
@@ -159,8 +163,11 @@ class ReplicaSync:
             self._send_snapshot()
 
     def _send_snapshot(self) -> None:
-        self._snapshot_s = self._clock()
-        self._publisher.publish_snapshot()
+        self._snapshot_s = now_s = self._clock()
+        missed_s, self._missed_s = self._missed_s, 0.0
+        self._publisher.publish_missed(missed_s, now_s)
+        if self.applier.admission is not None:
+            self.applier.admission.publish_waiting(now_s, is_requested=True)
 
     def _beat(self) -> None:
         now_s = self._clock()
@@ -168,7 +175,7 @@ class ReplicaSync:
             self.applier.admission.publish_waiting(now_s)
         if now_s - self._snapshot_s >= SNAPSHOT_S:
             self._send_snapshot()
-        elif now_s - self._sent_s >= (BUSY_HEARTBEAT_S if self._publisher.open_count else HEARTBEAT_S):
+        elif now_s - self._sent_s >= (BUSY_HEARTBEAT_S / 2 if self._publisher.open_count else HEARTBEAT_S):
             self._send()
         self._router.replica_position = replica_position(self.replica_id, self.applier.replica_ids)
         for replica_id in self.applier.remove_stale(now_s - TIMEOUT_S, now_s):
@@ -211,7 +218,7 @@ class ReplicaSync:
         is_contiguous = self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
         if not is_contiguous and now_s - self._requested_s.get(batch.replica_id, -MIN_SNAPSHOT_S) >= MIN_SNAPSHOT_S:
             self._requested_s[batch.replica_id] = now_s
-            self._client.send(GapReport(batch.replica_id))
+            self._client.send(GapReport(batch.replica_id, self.applier.missed_s(batch.replica_id, now_s)))
 
     # -- history -------------------------------------------------------------------------------------------------------
 

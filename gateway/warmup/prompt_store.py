@@ -101,7 +101,7 @@ class PromptStore:
         if not request.may_pair or not may_keep(tenant):
             return
         now_s = self._clock()
-        hot = self.prefixes.observe(request.prompt, now_s)
+        hot = self.prefixes.observe(request.prompt, now_s, tenant.name)
         if hot is None:
             return
         known = self._kept.get(hot.key)

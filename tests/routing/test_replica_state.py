@@ -6,14 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from routing.affinity import hashed_id
 from routing.blocks import BLOCK_ENDS, Prompt
-from routing.ledger import ExternalLoad
+from routing.ledger import Charge, ExternalLoad
 from routing.replica_state import (
     CATCH_UP_S,
     MAX_REPLICAS,
+    MAX_RESEND_BLOCKS,
     MIN_SILENCE_S,
+    RESEND_S,
+    RESENT_AT_ONCE,
     EndedUpdate,
     FirstTokenUpdate,
     HistoryReplay,
@@ -270,6 +274,78 @@ def test_a_gap_is_detected_and_a_statement_heals_it() -> None:
     there.voice.publish_snapshot()
     assert here.hearing.apply(*there.batch(), 1.0)
     assert (here.hearing.gaps, loads(here.router)) == (1, loads(there.router))
+
+
+def held(one: Talker, text: bytes) -> list[tuple[int, int]]:
+    """What a router knows of a prompt on all engines."""
+    return one.router.index.match(ask(text).prompt, 0b111)
+
+
+@pytest.mark.parametrize("is_removed", [False, True])
+def test_what_was_placed_in_a_gap_is_sent_again(is_removed: bool) -> None:
+    """Whoever missed it knows afterwards what engines hold, also where the sender was taken to be gone meanwhile;
+    whoever has received it changes nothing.
+    """
+    (here, there), other = pair(), talker(3, 3)
+    serve(there.router, ask(TEXTS[1]), now_s=1.0)
+    for one in (here, other):
+        one.hearing.apply(there.name, 1, [Snapshot(())], 2.0)
+    there.batch()
+    answered = place(there.router, ask(TEXTS[0]), now_s=5.0)
+    answered.first_token(5.5)
+    answered.settle(Usage(2000, 11, 0), 6.0, answer=b"x" * 900)
+    answered.release(6.0)
+    place(there.router, ask(b"Never computed. " * 300), now_s=6.0).release(6.1)
+    still_open = place(there.router, ask(TEXTS[3]), now_s=6.5)
+    other.hearing.apply(*there.batch(), 7.0)
+    if is_removed:
+        here.hearing.remove_stale(9.0, 9.0)
+    still_open.first_token(9.5)
+    behind = there.batch()
+    assert other.hearing.apply(*behind, 9.5)
+    assert not here.hearing.apply(*behind, 9.5)
+    assert (here.hearing.missed_s(there.name, 9.5), other.hearing.missed_s(there.name, 9.5)) == (7.5, 0.0)
+    before = other.router.index.insert(0, ask(b"A turn is counted. " * 9).prompt).turn
+    for _ in range(2):
+        there.voice.publish_missed(7.5, 10.0)
+        again = there.batch()
+        assert here.hearing.apply(*again, 10.0)
+        assert other.hearing.apply(*again, 10.0)
+    assert other.router.index.insert(0, ask(b"A turn is counted. " * 9).prompt).turn == before + 1
+    assert loads(here.router) == loads(there.router) == loads(other.router) != {}
+    grown = TEXTS[0] + b"x" * 900
+    assert held(here, grown) == held(there, grown) == held(other, grown) != []
+    assert held(here, TEXTS[3]) == held(there, TEXTS[3]) != []
+    assert held(here, b"Never computed. " * 300) == []
+    assert (here.hearing.missed_s(there.name, 11.0), here.hearing.missed_s(99, 11.0)) == (0.0, 0.0)
+    assert here.hearing.rejected == other.hearing.rejected == 0
+
+
+def test_placements_are_sent_again_in_parts_and_kept_in_bounds() -> None:
+    """A batch holds some of them and asks for the next; the too old and the too many are not kept."""
+    woken: list[int] = []
+    router = router_of(2)
+    voice = UpdatePublisher(lambda: woken.append(1))
+    router.subscribe(voice)
+    for number in range(RESENT_AT_ONCE + 10):
+        serve(router, ask(b"%d" % number * 200), now_s=number / 10)
+    voice.take()
+    woken.clear()
+    voice.publish_missed(9.0, 10.0)
+    sent = [[update for update in voice.take() if isinstance(update, PlacedUpdate)] for _ in range(3)]
+    assert ([len(each) for each in sent], len(woken)) == ([RESENT_AT_ONCE, 10, 0], 2)
+    assert all(update.is_resent for each in sent for update in each)
+    serve(router, ask(b"later" * 200), now_s=10.0 + RESEND_S)
+    voice.take()
+    voice.publish_missed(1e9, 11.0 + RESEND_S)
+    assert len([update for update in voice.take() if isinstance(update, PlacedUpdate)]) == 1
+    huge = Prompt(tuple(range(MAX_RESEND_BLOCKS // 2 + 1)), BLOCK_ENDS, BLOCK_ENDS[MAX_RESEND_BLOCKS // 8])
+    for number in range(3):
+        charge = Charge(0, 10_000 + number, 1.0, 1.0, 1.0, 1, charged_s=100.0)
+        voice.placed(replace(ask(), prompt=huge), router.fleet.pods[0].engines[0], charge)
+    voice.take()
+    voice.publish_missed(10.0, 100.0)
+    assert [update.charge.number for update in voice.take() if isinstance(update, PlacedUpdate)] == [10_002]
 
 
 def test_a_batch_reported_twice_or_late_is_passed_over() -> None:

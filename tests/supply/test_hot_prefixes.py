@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from routing.blocks import cut_prompt
 from supply.hot_prefixes import MEMORY_S, HotPrefixes
 
@@ -43,6 +46,43 @@ def test_equal_texts_under_other_salts_are_other_prefixes() -> None:
     """The seed keeps models and trust domains apart."""
     prefixes = HotPrefixes()
     assert all(prefixes.observe(cut_prompt(SYSTEM, seed), 0.0) is None for seed in range(9))
+
+
+def test_unique_prompts_of_one_tenant_displace_no_prefix_of_another() -> None:
+    """However many one sends between two uses by another, and whether or not it sends each of them twice."""
+    prefixes = HotPrefixes(max_prefixes=20, max_blocks=1_000)
+    hot = None
+    for number in range(6):
+        hot = prefixes.observe(cut_prompt(SYSTEM + b"%d" % number * 900, 1), 1.0, "small")
+        for flood in range(400):
+            for end in (b"", b"a" * 600, b"b" * 600)[: 1 + flood % 3]:
+                prefixes.observe(cut_prompt(b"%d.%d " % (number, flood) * 400 + end, 1), 1.0, "loud")
+    assert hot is not None
+    assert hot.uses == 5.0
+    assert len(prefixes) <= 20
+
+
+def test_a_prompt_in_use_outlives_newer_ones_of_its_tenant() -> None:
+    """It comes behind them each time its turn to be forgotten has come."""
+    prefixes = HotPrefixes(max_blocks=1_000)
+    for flood in range(100):
+        hot = prefixes.observe(cut_prompt(SYSTEM, 1), 1.0, "a")
+        prefixes.observe(cut_prompt(b"%d " % flood * 400, 1), 1.0, "a")
+    assert hot is not None
+    assert hot.uses == 99.0
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.text("xyz", max_size=7)), max_size=60))
+def test_what_is_held_fits_and_every_end_belongs_to_a_prompt(observed: list[tuple[str, str]]) -> None:
+    """Whatever is shared, continued and repeated by whom."""
+    prefixes = HotPrefixes(max_prefixes=5, max_blocks=12)
+    for tenant, letters in observed:
+        prompt = cut_prompt(b"".join(letter.encode() * 64 for letter in letters), 1)
+        prefixes.observe(prompt, 1.0, tenant)
+        assert len(prefixes._tree) <= max(12, len(prompt.blocks))
+        assert len(prefixes) <= 5
+        leaves = {run.blocks[-1] for run in prefixes._tree._oldest_first if not run.children}
+        assert leaves <= prefixes._prompts.keys()
 
 
 def test_memory_is_bounded() -> None:

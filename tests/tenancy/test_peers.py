@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -215,6 +216,26 @@ def test_what_waits_is_published_now_and_then() -> None:
     waiter.queue.take(waiter, 0.002)
     here.peers.publish_waiting(0.002)
     assert len(here.publisher.take()) == 1
+
+
+def test_demand_is_published_where_it_has_changed() -> None:
+    """While nothing waits: soon after a change, otherwise once a second, so that those who join know it too."""
+    here, _ = two()
+    here.admission.leave(here.arrive(GOLD, 0.0))
+    here.peers.publish_waiting(0.0)
+    here.publisher.take()
+    published = []
+    for tenth in range(1, 51):
+        now_s = tenth / 10
+        if tenth == 25:
+            for _ in range(5):
+                here.admission.leave(here.arrive(GOLD, now_s))
+            here.peers.publish_waiting(now_s - 0.06)
+        here.peers.publish_waiting(now_s)
+        published += [tenth] * len(here.publisher.take())
+    assert 25 in published
+    assert len(published) < 15
+    assert max(later - earlier for earlier, later in pairwise([0, *published, 50])) <= 10
 
 
 def test_what_is_published_is_bounded() -> None:

@@ -57,7 +57,7 @@ async def test_a_batch_goes_to_all_others_and_to_other_hosts() -> None:
     """Not back to whom it came from; what comes from abroad goes to all and not abroad again."""
     hub, (one, two, three) = hub_of(1, 2, 3)
     abroad: list[bytes] = []
-    hub.connect_bridge(abroad.append, lambda _: None)
+    hub.connect_bridge(abroad.append, lambda _, __: None)
     hub.complete_history()
     batch = UpdateBatch(encode_batch(1, 1, [EndedUpdate(5)]))
     hub.take(one, batch)
@@ -70,11 +70,11 @@ async def test_a_batch_goes_to_all_others_and_to_other_hosts() -> None:
 async def test_the_missed_is_requested_here_or_elsewhere() -> None:
     """An origin of this host is asked to state what it has open; of others, whoever is there."""
     hub, (one, two) = hub_of(1, 2)
-    requested: list[int] = []
-    hub.connect_bridge(lambda _: None, requested.append)
-    hub.take(one, GapReport(2))
-    hub.take(one, GapReport(99))
-    assert (one.reported, two.reported, requested) == ([], [SnapshotRequest()], [99])
+    requested: list[tuple[int, float]] = []
+    hub.connect_bridge(lambda _: None, lambda *request: requested.append(request))
+    hub.take(one, GapReport(2, 3.5))
+    hub.take(one, GapReport(99, 4.5))
+    assert (one.reported, two.reported, requested) == ([], [SnapshotRequest(3.5)], [(99, 4.5)])
 
 
 async def test_who_comes_has_the_others_state_what_is_open() -> None:
@@ -90,7 +90,7 @@ async def test_the_dead_have_nothing_open() -> None:
     """When a worker's line ends, all hear in its name that nothing is left; a line that never spoke is no loss."""
     hub, (one, two) = hub_of(1, 2)
     abroad: list[bytes] = []
-    hub.connect_bridge(abroad.append, lambda _: None)
+    hub.connect_bridge(abroad.append, lambda _, __: None)
     hub.complete_history()
     hub.take(one, UpdateBatch(encode_batch(1, 7, [EndedUpdate(5)])))
     hub.leave(one)

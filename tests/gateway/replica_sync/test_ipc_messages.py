@@ -23,8 +23,8 @@ NUMBERS = st.integers(0, 2**64 - 1)
 MESSAGES = st.one_of(
     st.builds(Hello, NUMBERS),
     st.builds(UpdateBatch, st.binary(max_size=300)),
-    st.builds(SnapshotRequest),
-    st.builds(GapReport, NUMBERS),
+    st.builds(SnapshotRequest, st.floats(0, 1e6)),
+    st.builds(GapReport, NUMBERS, st.floats(0, 1e6)),
     st.builds(HistoryRequest, NUMBERS),
     st.builds(HistoryChunk, NUMBERS, st.lists(st.binary(max_size=30), max_size=3), st.booleans()),
 )
@@ -60,7 +60,7 @@ def test_an_absurd_length_ends_the_connection() -> None:
 def test_words_of_a_later_version_are_passed_over() -> None:
     """An unknown message is none; unknown fields behind the known ones are not read."""
     assert decode_message(msgspec.msgpack.encode([4711, "what is this"])) is None
-    assert decode_message(msgspec.msgpack.encode([4, 12, "a field to come"])) == GapReport(12)
+    assert decode_message(msgspec.msgpack.encode([4, 12, 0.5, "a field to come"])) == GapReport(12, 0.5)
     assert decode_message(msgspec.msgpack.encode({"no": "array"})) is None
 
 

@@ -194,8 +194,8 @@ async def test_it_begins_without_redis(tmp_path: Path) -> None:
 
 
 async def test_what_is_kept_for_redis_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Away for long, the oldest news are dropped and counted; back, all is stated."""
-    monkeypatch.setattr(redis_bridge, "MAX_OUTBOX_BYTES", 3000)
+    """Away for long, the oldest news are dropped and counted; back, all is stated, and prompts are sent again."""
+    monkeypatch.setattr(redis_bridge, "MAX_OUTBOX_BYTES", 14_000)
     async with (
         redis_server(tmp_path) as redis,
         host(tmp_path / "a", redis.url) as here,
@@ -203,16 +203,19 @@ async def test_what_is_kept_for_redis_is_bounded(tmp_path: Path, monkeypatch: py
     ):
         one, other = here.worker(), there.worker()
         await until(lambda: connected(here, there))
+        await agree(one, other)
         await redis.kill()
         held = place(one.router, ask(), now_s=one.now_s())
-        for number in range(60):
+        for number in range(110):
             serve(one.router, ask(b"Talk %d. " % number * 100), now_s=one.now_s())
             sent = one.sharing.sent
             await until(lambda sent=sent: one.sharing.sent > sent)  # type: ignore[misc]
         await until(lambda: bridge(here).dropped > 0)
-        assert bridge(here)._outbox_bytes <= 3000
+        assert bridge(here)._outbox_bytes <= 14_000
         await redis.start()
         await until(lambda: alike(one, other))
+        prompts = [ask(b"Talk %d. " % number * 100).prompt for number in range(110)]
+        await until(lambda: all(other.router.index.match(prompt, 0b111) for prompt in prompts))
         held.release(one.now_s())
         await until(lambda: owes_nothing(other))
         assert (

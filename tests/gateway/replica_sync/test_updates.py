@@ -70,7 +70,7 @@ TEXTS = st.text("ab", max_size=12).map(lambda letters: b"".join(letter.encode() 
 PROMPTS = TEXTS.map(lambda text: cut_prompt(text, 5)).map(lambda cut: Prompt(cut.blocks, (), cut.size))
 """Without their ends, which are the same for all and would fill pages where a test fails."""
 WORDS: st.SearchStrategy[StateUpdate] = st.one_of(
-    st.builds(PlacedUpdate, CHARGES, st.sampled_from(["m", "n"]), PROMPTS, st.none() | HASHES),
+    st.builds(PlacedUpdate, CHARGES, st.sampled_from(["m", "n"]), PROMPTS, st.none() | HASHES, st.booleans()),
     st.builds(FirstTokenUpdate, HASHES, COUNTS, TIMES),
     st.builds(
         SettledUpdate,
@@ -237,6 +237,18 @@ def test_schema_1_reads_all_that_it_knows_of_a_batch_of_this_version() -> None:
     assert len(first.blocks) == 8 * len(prompts[0].blocks)
     assert second.shared + len(second.blocks) // 8 == len(prompts[1].blocks)
     assert (ended, unknown) == (schema1.Ended(5), [None, None, None])
+
+
+def test_earlier_versions_charge_nothing_for_what_is_sent_again() -> None:
+    """They take it for a request that begins and ends in the same batch, and enter its prompt."""
+    prompt = cut_prompt(b"x" * 900, 1)
+    bare = OpenRequest(7, "http://a", 0.0, 0.0, 0.0, 1, in_prefill=False, queues=False)
+    again: list[StateUpdate] = [PlacedUpdate(bare, "m", prompt, is_resent=True), SettledUpdate(7), EndedUpdate(7)]
+    _, (placed, _, ended) = schema1.read(encode_batch(1, 2, again))
+    assert isinstance(placed, schema1.Placed)
+    assert (placed.charge.prefill_tokens, placed.charge.kv_tokens, placed.charge.queues) == (0, 0, False)
+    assert len(placed.blocks) == 8 * len(prompt.blocks)
+    assert ended == schema1.Ended(7)
 
 
 def test_a_batch_of_schema_1_carries_load_without_objectives() -> None:
