@@ -212,6 +212,7 @@ def flags_of(plan: PodPlan, read_at_s: float) -> EngineFlags:
         "kv_events": True,
         "prefix_caching": profile.caches_prefixes,
         "block_size": profile.block_size,
+        "kv_capacity_tokens": profile.kv_blocks * profile.block_size,
         "hash_algorithm": "sha256_cbor",
     }
     return EngineFlags(read_at_s, **(held | dict(plan.flags)))

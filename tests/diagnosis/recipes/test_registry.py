@@ -145,7 +145,11 @@ FOUND: dict[str, tuple[FleetFacts, set[str], Baseline | None]] = {
         {C0},
         baseline(),
     ),
-    "store_without_use": (chat(store_queries=60_000.0, store_hits=100.0), {C0}, None),
+    "store_without_use": (
+        chat(store_queries=60_000.0, store_hits=100.0, store_queries_since_start=900_000.0),
+        {C0},
+        None,
+    ),
     "prefill_pool_unused": (
         fleet(
             pod("p0", "split", Role.PREFILL, engines=(engine(computed_tokens=0.0),)),
@@ -289,10 +293,52 @@ def test_consequences_name_recipes_and_form_no_circle() -> None:
 
 
 def test_a_prompt_that_takes_long_is_no_stall() -> None:
-    """Its tokens are counted at its end, and its KV grows: no tenant gets a pod drained by a long prompt."""
+    """Its tokens are counted at its end, and its KV grows. Where it is one step, or a model whose KV does not grow, it
+    looks like a stall: one tenant could bring that about, so no pod is drained for it.
+    """
     growing = GaugeReadings(0.3, 0.2, 0.4, 0.4)
     held = chat(generation_tokens=0.0, computed_tokens=0.0, kv_usage=growing)
     assert looked("engine_stalled", held) == (set(), set())
+    one_step = chat(generation_tokens=0.0, computed_tokens=0.0, running=gauge(1.0))
+    assert looked("engine_stalled", one_step)[0] == {C0}
+    assert all(BY_NAME[name].depends_on_requests for name in ("engine_stalled", "dp_rank_stalled"))
+
+
+def test_more_of_the_same_traffic_starves_no_decode() -> None:
+    """A pod that serves for a lost peer computes twice the prompt tokens, and generates twice as many as well."""
+    alone = {"token_gap": gaps((0.08, 500)), "computed_tokens": 14_000.0}
+    before = baseline()
+
+    def named(**changes: object) -> set[str]:
+        only = fleet(pod("c0", engines=(engine(**alone | changes),)))
+        return looked("decode_starved_by_prefill", replace(only, pods=only.pods[:1]), before)[0]
+
+    assert named(generation_tokens=8_000.0) == set()
+    assert named(generation_tokens=4_000.0) == {C0}
+
+
+def test_a_store_counts_as_useless_only_when_it_could_have_been_of_use() -> None:
+    """Not before four times the KV cache was looked up: until then prompts are new to it."""
+    asked = {"store_queries": 60_000.0, "store_hits": 100.0}
+
+    def looks(since: float | None, size: int | None = 50_000) -> tuple[set[str], set[str]]:
+        held = pod(
+            "c0", engines=(engine(**asked, store_queries_since_start=since),), flags=flags(kv_capacity_tokens=size)
+        )
+        return looked("store_without_use", fleet(held))
+
+    assert looks(199_000.0) == looks(None) == (set(), {C0})
+    assert looks(201_000.0) == ({C0}, set())
+    assert looks(399_000.0, None) == (set(), {C0})
+    assert looks(401_000.0, None) == ({C0}, set())
+
+
+def test_salts_that_were_always_there_split_nothing() -> None:
+    """Without a baseline, or with one of the same hits, tenants are merely isolated."""
+    salted = view(salted=40.0, salts=40.0)
+    few_hits = fleet(pod("c0", requests=salted, engines=(engine(cache_hits=100.0),)))
+    assert looked("salts_split_prefixes", few_hits) == (set(), {C0})
+    assert looked("salts_split_prefixes", fleet(pod("c0", requests=salted)), baseline()) == (set(), set())
 
 
 def test_a_port_that_carries_no_kv_may_be_down() -> None:
@@ -356,10 +402,9 @@ def test_a_port_counts_where_the_transport_may_use_it(devices: str | None, named
 
 
 def test_pods_are_drained_only_for_what_no_request_brings_about() -> None:
-    """Facts of hardware and setup, and engines that stand still; none that is advice."""
+    """Facts of hardware and setup; none that is advice, and no engine that stands still: one prompt can hold it up."""
     assert set(DRAINABLE) == {
-        *("engine_stalled", "dp_rank_stalled", "rdma_port_down", "transfers_failing"),
-        *("unlike_hashing", "unlike_kv_formats", "unlike_models"),
+        *("rdma_port_down", "transfers_failing", "unlike_hashing", "unlike_kv_formats", "unlike_models"),
     }
 
 
