@@ -119,6 +119,9 @@ class EngineWindow:
     """Seconds of loads from a store or host memory (`kv_offload_load_time`)."""
     store_load_bytes: float | None = None
 
+    server_cpu_s: float | None = None
+    """CPU seconds of the process that serves the metrics page, the API server; only of the first rank."""
+
     queue: Distribution | None = None
     """Seconds of requests: in the engine's queue, prefill, decode, until the first token, between tokens."""
     prefill: Distribution | None = None

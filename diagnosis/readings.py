@@ -71,6 +71,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "store_hits": ("external_prefix_cache_hits",),
     "store_load_s": ("kv_offload_load_time",),
     "store_load_bytes": ("kv_offload_load_bytes",),
+    "server_cpu_s": ("process_cpu_seconds",),
 }
 """The same for counters, without `_total`; several samples are summed."""
 

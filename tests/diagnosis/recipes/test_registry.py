@@ -25,6 +25,7 @@ from diagnosis.facts import (
     TransferWindow,
 )
 from diagnosis.recipes.registry import BY_NAME, DRAINABLE, RECIPES
+from diagnosis.scene import Scene
 from routing.facts import Role
 from tests.diagnosis.scene import (
     NOW_S,
@@ -362,6 +363,20 @@ def test_a_port_that_carries_no_kv_may_be_down() -> None:
 def test_a_pod_that_was_paused_has_no_bound_api_server(medians: tuple[float | None, ...], named: set[str]) -> None:
     """What waited for it is answered at one time, so that most first tokens of the window may be late."""
     assert looked("api_server_bound", late(*medians)) == (named, set())
+
+
+def test_an_api_server_with_cpu_to_spare_is_not_bound() -> None:
+    """Its host, its network or a pause holds requests up; without the figure the finding is not sure."""
+    found = late(*[0.9] * 6)
+
+    def with_cpu(cores: float) -> FleetFacts:
+        first = found.pods[0]
+        cpu_s = cores * (NOW_S - START_S)
+        return replace(found, pods=(replace(first, engines=(engine(server_cpu_s=cpu_s),)), *found.pods[1:]))
+
+    assert looked("api_server_bound", with_cpu(0.45)) == (set(), {C0})
+    assert looked("api_server_bound", with_cpu(0.55)) == ({C0}, set())
+    assert [each.confidence for each in BY_NAME["api_server_bound"].look(Scene(found, None, NOW_S))] == [0.65]
 
 
 def test_few_times_do_not_show_a_bound_api_server() -> None:
