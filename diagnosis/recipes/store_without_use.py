@@ -45,9 +45,19 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
                 yield Missing(pod.pool, pod.address, "too little was looked up in the store since the engine's start")
                 continue
             evidence = (Evidence("tokens found in the store", found, queried, "tokens looked up", "", pod.address),)
-            yield Indication(pod.pool, pod.address, evidence, 0.85)
+            # Where the peers' stores find nothing either, the prompts may be what has changed.
+            peers = scene.peer_median(pod, _found_share)
+            yield Indication(
+                pod.pool, pod.address, evidence, 0.85 if peers is not None and peers >= MIN_FOUND else 0.65
+            )
         elif (slow := _slow_load(scene, pod, engine)) is not None:
             yield Indication(pod.pool, pod.address, (slow,), 0.75)
+
+
+def _found_share(engine: EngineWindow) -> float | None:
+    if not engine.store_queries or engine.store_hits is None:
+        return None
+    return engine.store_hits / engine.store_queries
 
 
 def _slow_load(scene: Scene, pod: PodObservation, engine: EngineWindow) -> Evidence | None:
@@ -72,8 +82,9 @@ RECIPE = Recipe(
     symptom="A KV store or offloading is configured, and TTFT is no better than without it.",
     looks_at=(
         "`external_prefix_cache_hits_total` is below 2 % of 20,000 or more tokens looked up, on an engine that has "
-        "looked up four times the tokens of its KV cache since its start; or loading a token takes 1.5 times as long "
-        "as computing it, or four times as long as before or on the peers."
+        "looked up four times the tokens of its KV cache since its start; it is not sure where the peers' stores find "
+        "nothing either. Or loading a token takes 1.5 times as long as computing it, or four times as long as before or "
+        "on the peers."
     ),
     cause=(
         "The store is smaller than what is evicted between two uses, is keyed differently, or is slower than prefill."

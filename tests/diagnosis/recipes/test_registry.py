@@ -24,6 +24,7 @@ from diagnosis.facts import (
     SpeculationWindow,
     TransferWindow,
 )
+from diagnosis.recipe import Indication
 from diagnosis.recipes.registry import BY_NAME, DRAINABLE, RECIPES
 from diagnosis.scene import Scene
 from routing.facts import Role
@@ -334,6 +335,20 @@ def test_a_store_counts_as_useless_only_when_it_could_have_been_of_use() -> None
     assert looks(401_000.0, None) == ({C0}, set())
 
 
+def test_a_pool_whose_stores_find_nothing_may_have_new_prompts() -> None:
+    """Then the finding is not sure; it is where the peers' stores find what they are asked for."""
+    asked = {"store_queries": 60_000.0, "store_queries_since_start": 900_000.0}
+
+    def confidence(found_by_peers: float) -> float:
+        pods = [pod("c0", engines=(engine(store_hits=0.0, **asked),))]
+        pods += [pod(name, engines=(engine(store_hits=found_by_peers, **asked),)) for name in ("c1", "c2")]
+        found = BY_NAME["store_without_use"].look(Scene(fleet(*pods), None, NOW_S))
+        return next(each.confidence for each in found if isinstance(each, Indication) and each.pod == C0)
+
+    assert confidence(40_000.0) == 0.85
+    assert confidence(600.0) == 0.65
+
+
 def test_salts_that_were_always_there_split_nothing() -> None:
     """Without a baseline, or with one of the same hits, tenants are merely isolated."""
     salted = view(salted=40.0, salts=40.0)
@@ -376,7 +391,8 @@ def test_an_api_server_with_cpu_to_spare_is_not_bound() -> None:
 
     assert looked("api_server_bound", with_cpu(0.45)) == (set(), {C0})
     assert looked("api_server_bound", with_cpu(0.55)) == ({C0}, set())
-    assert [each.confidence for each in BY_NAME["api_server_bound"].look(Scene(found, None, NOW_S))] == [0.65]
+    looks = BY_NAME["api_server_bound"].look(Scene(found, None, NOW_S))
+    assert [each.confidence for each in looks if isinstance(each, Indication)] == [0.65]
 
 
 def test_few_times_do_not_show_a_bound_api_server() -> None:
