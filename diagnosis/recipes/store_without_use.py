@@ -83,8 +83,8 @@ RECIPE = Recipe(
     looks_at=(
         "`external_prefix_cache_hits_total` is below 2 % of 20,000 or more tokens looked up, on an engine that has "
         "looked up four times the tokens of its KV cache since its start; it is not sure where the peers' stores find "
-        "nothing either. Or loading a token takes 1.5 times as long as computing it, or four times as long as before or "
-        "on the peers."
+        "nothing either. Or loading a token takes 1.5 times as long as computing it, or four times as long as the "
+        "baseline's or the peers' loads."
     ),
     cause=(
         "The store is smaller than what is evicted between two uses, is keyed differently, or is slower than prefill."

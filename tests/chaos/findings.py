@@ -104,6 +104,17 @@ class FindingWatch:
         for key in [key for key in self._lasting if key[0] == gateway and key not in keys]:
             del self._lasting[key]
 
+    def lines(self, done: Sequence[Done]) -> Iterator[str]:
+        """Yield each finding with the last deed that explains it, and the seconds between them."""
+        for found in self.found:
+            causes = [each for each in done if found.is_of(each) and each.began_s <= found.last_s]
+            how = "unexplained"
+            if causes:
+                last, after_s = max(causes, key=lambda each: each.ended_s), found.first_s - causes[0].began_s
+                how = f"{last.kind} {last.who}; found {after_s:.0f} s after its begin"
+                how += f", last seen {found.last_s - last.ended_s:+.0f} s from its end"
+            yield f"{found.gateway} found {found.recipe} of pods {sorted(found.pods)}: {how}"
+
     def faults(self, done: Sequence[Done]) -> Iterator[str]:
         """Yield what no deed explains, and what lasted for longer than a minute after the last deed that does."""
         for found in self.found:

@@ -63,7 +63,7 @@ async def play_with(cast: Cast, scene: Scene, doing: Doing, do: Callable[[], Cor
     left = await await_rest(cast)
     find.cancel()
     tally.faults_seen = [*doing.faults, *watching.faults.values(), *left, *findings.faults(doing.done)]
-    tally.findings = len(findings.found)
+    tally.findings = [*findings.lines(doing.done)]
     tally.reported = _told(cast).since(told_before)
     return tally
 
