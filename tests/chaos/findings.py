@@ -75,6 +75,13 @@ class FindingWatch:
             await asyncio.gather(*map(self._look, self.cast.gateways))
             await pause(EVERY_S)
 
+    async def settle(self) -> None:
+        """Wait until no gateway shows a finding, for as long as one may last after its deed."""
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + CLEARED_WITHIN_S + 2 * EVERY_S
+        while self._lasting and clock() < until_s:
+            await pause(EVERY_S)
+
     async def _look(self, gateway: Gateway) -> None:
         shown: object = None
         with suppress(aiohttp.ClientError, TimeoutError, ValueError):

@@ -61,6 +61,7 @@ async def play_with(cast: Cast, scene: Scene, doing: Doing, do: Callable[[], Cor
     tally.lost, tally.most = doing.lost, watching.most
     tally.asked_again, tally.statuses = clients.asked_again, clients.statuses
     left = await await_rest(cast)
+    await findings.settle()
     find.cancel()
     tally.faults_seen = [*doing.faults, *watching.faults.values(), *left, *findings.faults(doing.done)]
     tally.findings = [*findings.lines(doing.done)]
