@@ -16,6 +16,15 @@ POOL_WIDE_SHARE = 0.3
 
 
 @dataclass(frozen=True, slots=True)
+class BoundPods:
+    """Pods to which some requests are bound: those of a role, in the regions that a tenant's residency permits."""
+
+    pods: frozenset[str]
+    needed: int = 1
+    """Of them, ready pods that these requests need."""
+
+
+@dataclass(frozen=True, slots=True)
 class DrainPolicy:
     """What an operator permits. The default permits nothing."""
 
@@ -23,6 +32,8 @@ class DrainPolicy:
     """Names of recipes for whose findings pods may be drained."""
     needed: Mapping[str, int] = field(default_factory=dict)
     """By pool: ready pods that objectives need; 1 for a pool that is not listed."""
+    bound: tuple[BoundPods, ...] = ()
+    """What has to stay beside that, in a part of a pool."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,27 +72,27 @@ def drainable(
             continue
         held = chosen.setdefault(finding.pool, [])
         held += [each for each in pods if each not in held]
-    permitted = [
-        address
-        for pool, pods in chosen.items()
-        for address in _permitted(pods, len(members[pool]), ready.get(pool, set()), policy.needed.get(pool, 1), drained)
-    ]
+    permitted: list[str] = []
+    for pool, pods in chosen.items():
+        whole = BoundPods(frozenset(members[pool]), max(policy.needed.get(pool, 1), 1))
+        bound = [whole, *(each for each in policy.bound if not each.pods.isdisjoint(whole.pods))]
+        permitted += _permitted(pods, len(members[pool]), ready.get(pool, set()), bound, drained)
     restored = tuple(each for each in drained if each not in permitted)
     return DrainPlan(tuple(permitted), restored, tuple(pool_wide))
 
 
-def _permitted(pods: list[str], size: int, ready: set[str], needed: int, drained: Collection[str]) -> list[str]:
+def _permitted(
+    pods: list[str], size: int, ready: set[str], bound: list[BoundPods], drained: Collection[str]
+) -> list[str]:
     limit = max(1, int(MAX_POOL_SHARE * size))
     kept: list[str] = []
-    left = len(ready)
+    left = set(ready)
     # Those that are drained first; then by address, so that several gateways choose the same.
     for pod in sorted(pods, key=lambda each: (each not in drained, each)):
         if len(kept) >= limit:
             break
-        if pod in drained:
-            if left >= needed:
-                kept.append(pod)
-        elif left - (pod in ready) >= max(needed, 1):
+        rest = left - {pod}
+        if all(len(rest & each.pods) >= each.needed for each in bound if pod in each.pods):
             kept.append(pod)
-            left -= pod in ready
+            left = rest
     return kept

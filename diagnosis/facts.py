@@ -113,9 +113,14 @@ class EngineWindow:
     store_queries: float | None = None
     """The same of a store or connector behind it."""
     store_hits: float | None = None
+    store_queries_since_start: float | None = None
+    """Of the engine, not of the window: a store that is new has nothing to find."""
     store_load_s: float | None = None
     """Seconds of loads from a store or host memory (`kv_offload_load_time`)."""
     store_load_bytes: float | None = None
+
+    server_cpu_s: float | None = None
+    """CPU seconds of the process that serves the metrics page, the API server; only of the first rank."""
 
     queue: Distribution | None = None
     """Seconds of requests: in the engine's queue, prefill, decode, until the first token, between tokens."""
@@ -245,7 +250,7 @@ class GatewayView:
     constrained: float | None = None
     """Of `requests`, those with tools or a schema, whose output a grammar restricts."""
     salted: float | None = None
-    """Of `requests`, those with a cache salt; the next: how many different salts they had."""
+    """Of `requests`, those with a cache salt (`cache_isolation`); the next: at least how many different ones."""
     salts: float | None = None
     predicted_cached_tokens: float | None = None
     """Sum over ended requests; the next two likewise."""
@@ -269,6 +274,8 @@ class PodObservation:
     pool: str = ""
     model: str = ""
     role: Role = Role.EITHER
+    region: str | None = None
+    """None where unknown: then it serves no request that is bound to regions."""
     is_ready: bool = True
     ready_since_s: float | None = None
     engines: tuple[EngineWindow, ...] = ()

@@ -114,6 +114,13 @@ def computed_per_s(engine: EngineWindow) -> float | None:
     return engine.computed_tokens / engine.length_s
 
 
+def computed_per_output(engine: EngineWindow) -> float | None:
+    """Return the prompt tokens computed for each generated one: other traffic, not more of the same, makes it rise."""
+    if engine.computed_tokens is None or not engine.generation_tokens or engine.generation_tokens < MIN_GAPS:
+        return None
+    return engine.computed_tokens / engine.generation_tokens
+
+
 def running(engine: EngineWindow) -> float | None:
     """Return the mean number of running requests."""
     return None if engine.running is None else engine.running.mean
@@ -129,6 +136,7 @@ LEVELS: Mapping[str, Figure] = {
     "descriptor_bytes": descriptor_bytes,
     "prefill_s_per_token": prefill_s_per_token,
     "computed_per_s": computed_per_s,
+    "computed_per_output": computed_per_output,
     "store_s_per_token": store_s_per_token,
     "running": running,
 }

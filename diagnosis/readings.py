@@ -71,6 +71,7 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
     "store_hits": ("external_prefix_cache_hits",),
     "store_load_s": ("kv_offload_load_time",),
     "store_load_bytes": ("kv_offload_load_bytes",),
+    "server_cpu_s": ("process_cpu_seconds",),
 }
 """The same for counters, without `_total`; several samples are summed."""
 
@@ -333,7 +334,16 @@ def engine_window(rank: int, readings: Sequence[tuple[float, EngineCounts]]) -> 
     speculation, transfers = grown.speculation(), grown.transfers()
     counted: dict[str, Any] = {name: grown.sum_of(samples) for name, samples in COUNTERS.items()}
     timed: dict[str, Any] = {name: grown.distribution(sample) for name, sample in HISTOGRAMS.items()}
-    return replace(window, **gauges, **counted, **timed, speculation=speculation, transfers=transfers)
+    asked = [final.scalars[name] for name in COUNTERS["store_queries"] if name in final.scalars]
+    return replace(
+        window,
+        **gauges,
+        **counted,
+        **timed,
+        store_queries_since_start=sum(asked) if asked else None,
+        speculation=speculation,
+        transfers=transfers,
+    )
 
 
 MAX_APART_S = 10.0

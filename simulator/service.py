@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from simulator.sequence import Sequence as EngineSequence
 from simulator.transfer.connector import Subject as Moved
 from simulator.transfer.kv_transfer import NOTHING, KvTransfer, RuleBroken
 from simulator.transfer.transfers import Transfers
+
+CPU_LINES = b"# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total %f\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,8 @@ class Service:
         in_use = sorted(adapter for adapter, requests in self._adapters.items() if requests)
         moved = self.transfers
         shown = None if moved is None else TransfersShown(moved.wiring.connector, moved.side_channel.counts)
-        return render_metrics(Subject(self.options, self.ranks, self.rejected, in_use, shown))
+        page = render_metrics(Subject(self.options, self.ranks, self.rejected, in_use, shown))
+        return page + CPU_LINES % time.process_time()
 
     @contextmanager
     def generate(self, order: Order) -> Iterator[Generation]:

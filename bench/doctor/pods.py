@@ -34,6 +34,8 @@ class SimulatedRank:
         self.books = Books(1.0)
         self.pod.engine.step_book = self.books.steps
         self.constrained = 0
+        self.handled_s = 0.0
+        """CPU seconds that requests took of the API server."""
         """Running requests whose output a grammar restricts; the next: all."""
         self.outstanding = 0
 
@@ -43,6 +45,7 @@ class SimulatedRank:
 
     def submit(self, sequence: Sequence, listener: Listener, source: tuple[VirtualPod, str] | None = None) -> None:
         """Queue a sequence, and enter it into the books when it ends."""
+        self.handled_s += self.engine.profile.request_handling_s(sequence.prompt_tokens)
         arrived_s = 0.0
         first: list[Milestone] = []
         self.outstanding += 1
@@ -109,7 +112,12 @@ def page_of(pod: SimulatedPod, balances: list[float]) -> bytes:
     options = Options(profile=plan.profile, models=(plan.pool,), engines=plan.ranks)
     page = render_samples(Subject(options, pod.ranks, 0, (), shown))
     lines = "".join(f'hearth_expert_balance{{engine="{rank}"}} {held:.4f}\n' for rank, held in enumerate(balances))
-    return page + lines.encode()
+    return page + lines.encode() + f"process_cpu_seconds_total {server_cpu_s(pod)}\n".encode()
+
+
+def server_cpu_s(pod: SimulatedPod) -> float:
+    """Return the CPU seconds of the pod's API server: what its requests have taken."""
+    return sum(rank.handled_s for rank in pod.ranks)
 
 
 def counts_of(pod: SimulatedPod, balances: list[float]) -> dict[int, EngineCounts]:
@@ -140,6 +148,8 @@ def _counts(pod: SimulatedPod, number: int, balances: list[float]) -> EngineCoun
         **{f"request_success {reason}": count for reason, count in rank.books.finished.items()},
         **{f"admission_rejections max_num_queued_{what}": 0.0 for what in ("reqs", "tokens")},
     }
+    if number == 0:
+        scalars["process_cpu_seconds"] = server_cpu_s(pod)
     if profile.speculative_tokens:
         scalars["spec_decode_num_drafts"] = steps.drafts
         scalars["spec_decode_num_draft_tokens"] = steps.draft_tokens
@@ -212,6 +222,7 @@ def flags_of(plan: PodPlan, read_at_s: float) -> EngineFlags:
         "kv_events": True,
         "prefix_caching": profile.caches_prefixes,
         "block_size": profile.block_size,
+        "kv_capacity_tokens": profile.kv_blocks * profile.block_size,
         "hash_algorithm": "sha256_cbor",
     }
     return EngineFlags(read_at_s, **(held | dict(plan.flags)))

@@ -24,7 +24,7 @@ class Load:
     constrained: float = 0.05
     """Share of chat requests with a schema."""
     is_salted: bool = False
-    """Each chat request has a salt of its own."""
+    """Each chat request is of a tenant that shares its KV cache with no other."""
     has_new_documents: bool = False
     """Nothing repeats in `rag`."""
     long_prompts_per_s: float = 0.0

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 
 from diagnosis.facts import PodObservation
 from diagnosis.finding import Evidence, Question, Severity
-from diagnosis.levels import computed_per_s, gap_s, pod_figure
+from diagnosis.levels import computed_per_output, computed_per_s, gap_s, pod_figure
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 from routing.facts import Role
 
 SLOWER = 2.0
 MORE_PREFILL = 2.0
+
+MORE_FOR_EACH_OUTPUT = 1.5
+"""Prompt tokens computed for each generated one, beside the baseline: where they are as before, more requests came."""
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
@@ -27,6 +30,8 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
         for basis, normal_gap, normal_computed in _references(scene, pod):
             if normal_gap is None or normal_computed is None:
                 continue
+            if basis == "baseline" and not _has_other_traffic(scene, pod):
+                continue
             if gap >= SLOWER * normal_gap and computed >= MORE_PREFILL * max(normal_computed, 1.0):
                 evidence = (
                     Evidence("token gap", gap, normal_gap, basis, "s", pod.address),
@@ -35,6 +40,11 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
                 # Against the baseline, other traffic may be the cause: then nothing is wrong with the pod.
                 yield Indication(pod.pool, pod.address, evidence, 0.8 if basis == "peers" else 0.6)
                 break
+
+
+def _has_other_traffic(scene: Scene, pod: PodObservation) -> bool:
+    share, normal = pod_figure(pod, computed_per_output), scene.normal(pod, "computed_per_output")
+    return share is not None and normal is not None and share >= MORE_FOR_EACH_OUTPUT * normal
 
 
 def _references(scene: Scene, pod: PodObservation) -> Iterator[tuple[str, float | None, float | None]]:
@@ -50,7 +60,9 @@ RECIPE = Recipe(
     symptom="All streams of a pod are slow at once, while it computes far more prompt tokens than its peers.",
     looks_at=(
         "The mean of `inter_token_latency_seconds` and the rate of computed prompt tokens "
-        "(`prompt_tokens_by_source_total{source=local_compute}`) are both twice those of the peers, or of the baseline."
+        "(`prompt_tokens_by_source_total{source=local_compute}`) are both twice those of the peers; or twice those of "
+        "the baseline, with 1.5 times its prompt tokens for each generated one: more of the same traffic is no such "
+        "fault."
     ),
     cause="Long prompts arrive faster than they can be computed beside decoding, so nearly every step carries a chunk.",
     first_step="Set `--long-prefill-token-threshold` of the named pod to a quarter of its step budget.",

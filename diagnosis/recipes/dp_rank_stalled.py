@@ -45,6 +45,5 @@ RECIPE = Recipe(
     helped="Requests succeed on the remaining pods at once; the stack names the operation that waits.",
     wrong_if="Tokens of the rank grow again without a change: then a single very long step was seen.",
     look=look,
-    depends_on_requests=False,
     explains=("idle_ranks", "slower_than_peers"),
 )

@@ -1,4 +1,4 @@
-"""Cache salts differ between requests that could share prefixes."""
+"""Nearly every request has a cache salt of its own, and hits have fallen: tenants are isolated that shared prefixes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,15 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
         rate, normal = pod_figure(pod, hit_rate), scene.normal(pod, "hit_rate")
         if rate is None:
             yield Missing(pod.pool, pod.address, "lookups in the prefix cache are missing, or too few")
-        elif normal is None or (normal >= MIN_NORMAL and rate <= FALLEN * normal):
+        elif normal is None:
+            # Salts that were always there take nothing away.
+            yield Missing(pod.pool, pod.address, "the hit rate before the salts is not known: there is no baseline")
+        elif normal >= MIN_NORMAL and rate <= FALLEN * normal:
             evidence = (
                 Evidence("different salts", view.salts, view.salted, "salted requests", "", pod.address),
                 Evidence("hit rate", rate, normal, "baseline", "share of prompt tokens", pod.address),
             )
-            yield Indication(pod.pool, pod.address, evidence, 0.9 if normal is not None else 0.6)
+            yield Indication(pod.pool, pod.address, evidence)
 
 
 RECIPE = Recipe(
@@ -51,13 +54,17 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="Hit rates of a pool collapse although its prompts share long prefixes.",
     looks_at=(
-        "Half of the requests or more have a cache salt, at least six in ten of them different, and the hit "
-        "rate is 60 % of the baseline's or less."
+        "Half of the requests or more have a cache salt, which the gateway sets where tenants are isolated "
+        "(`cache_isolation`), at least six in ten of them different, and the hit rate is 60 % of the baseline's or "
+        "less. Without a baseline nothing is found: salts that were always there take nothing away."
     ),
-    cause="A salt for each request or session keeps equal prefixes apart.",
-    first_step="Give requests of one tenant one salt (the tenant's isolation), instead of one a request or session.",
-    helped="Different salts fall to the number of tenants, and the hit rate returns to the baseline.",
-    wrong_if="Hits stay low with one salt a tenant: then the prompts themselves differ.",
+    cause="Each of many small tenants has a salt of its own, which keeps equal prefixes apart.",
+    first_step=(
+        "Give one trust domain (`cache_isolation: NAME`) to those tenants that may share prefixes, such as all of one "
+        "application: what they send can then be timed by each other."
+    ),
+    helped="Different salts fall to the number of trust domains, and the hit rate returns to the baseline.",
+    wrong_if="Hits stay low with one trust domain: then the prompts themselves differ.",
     look=look,
     explains=("prefix_cache_thrashing", "prefix_cache_off", "slower_than_peers", "decode_starved_by_prefill"),
 )

@@ -15,6 +15,12 @@ MIN_QUERIED = 20_000.0
 MIN_FOUND = 0.02
 SETTLED_S = 120.0
 
+MIN_TURNOVER = 4.0
+"""Tokens looked up since the engine's start by those of its KV cache: before, most of what is looked up is new."""
+
+KV_TOKENS = 100_000.0
+"""Of an engine whose KV cache is of unknown size."""
+
 SLOWER_THAN_COMPUTING, SLOWER = 1.5, 4.0
 """Seconds to load a token by those to compute it, and by those of peers or baseline."""
 
@@ -31,10 +37,27 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             continue
         queried, found = engine.store_queries, engine.store_hits
         if queried >= MIN_QUERIED and found < MIN_FOUND * queried:
+            if engine.store_queries_since_start is None:
+                yield Missing(pod.pool, pod.address, "lookups in the store since the engine's start are not known")
+                continue
+            size = None if pod.flags is None else pod.flags.kv_capacity_tokens
+            if engine.store_queries_since_start < MIN_TURNOVER * (size or KV_TOKENS):
+                yield Missing(pod.pool, pod.address, "too little was looked up in the store since the engine's start")
+                continue
             evidence = (Evidence("tokens found in the store", found, queried, "tokens looked up", "", pod.address),)
-            yield Indication(pod.pool, pod.address, evidence, 0.85)
+            # Where the peers' stores find nothing either, the prompts may be what has changed.
+            peers = scene.peer_median(pod, _found_share)
+            yield Indication(
+                pod.pool, pod.address, evidence, 0.85 if peers is not None and peers >= MIN_FOUND else 0.65
+            )
         elif (slow := _slow_load(scene, pod, engine)) is not None:
             yield Indication(pod.pool, pod.address, (slow,), 0.75)
+
+
+def _found_share(engine: EngineWindow) -> float | None:
+    if not engine.store_queries or engine.store_hits is None:
+        return None
+    return engine.store_hits / engine.store_queries
 
 
 def _slow_load(scene: Scene, pod: PodObservation, engine: EngineWindow) -> Evidence | None:
@@ -58,8 +81,10 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="A KV store or offloading is configured, and TTFT is no better than without it.",
     looks_at=(
-        "`external_prefix_cache_hits_total` is below 2 % of 20,000 or more tokens looked up; or loading a token takes "
-        "1.5 times as long as computing it, or four times as long as before or on the peers."
+        "`external_prefix_cache_hits_total` is below 2 % of 20,000 or more tokens looked up, on an engine that has "
+        "looked up four times the tokens of its KV cache since its start; it is not sure where the peers' stores find "
+        "nothing either. Or loading a token takes 1.5 times as long as computing it, or four times as long as the "
+        "baseline's or the peers' loads."
     ),
     cause=(
         "The store is smaller than what is evicted between two uses, is keyed differently, or is slower than prefill."

@@ -15,6 +15,7 @@ from gateway.diagnosis.draining import KEY, FindingDrains
 from gateway.diagnosis.effects import EffectsPublisher, FindingEffects
 from gateway.diagnosis.monitoring import FindingCollector
 from gateway.runtime.redis_location import parse_redis_url
+from tenancy.policy import Policy
 
 if TYPE_CHECKING:
     from gateway.app.gateway import Gateway
@@ -76,7 +77,19 @@ def _finding_drains(gateway: Gateway) -> FindingDrains:
 
         lease = RedisRoleLease(parse_redis_url(settings.redis.value), secrets.token_hex(8), clock, key=KEY)
         gateway.background.append(lease.run)
-    drains = FindingDrains(frozenset(settings.doctor.drain_findings), gateway.log_event, clock=clock, lease=lease)
+    drains = FindingDrains(
+        frozenset(settings.doctor.drain_findings),
+        gateway.log_event,
+        clock=clock,
+        lease=lease,
+        residencies=lambda: residencies(gateway.keyring.policy),
+    )
     if lease is not None:
         gateway.background.append(drains.run)
     return drains
+
+
+def residencies(policy: Policy | None) -> frozenset[frozenset[str]]:
+    """Return the sets of regions that tenants' requests are bound to; empty without a policy."""
+    tenants = () if policy is None else policy.tenants.values()
+    return frozenset(tenant.regions for tenant in tenants if tenant.regions is not None)

@@ -12,8 +12,8 @@ from tenancy.document import DocumentTable, InvalidValue, one_of, text
 from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import NAMES, TEXT
 
-DRAIN_FINDINGS = ("engine_stalled", "rdma_port_down")
-"""Their evidence does not depend on the requests that a drained pod no longer receives."""
+DRAIN_FINDINGS = ("rdma_port_down",)
+"""Its evidence does not depend on the requests that a drained pod no longer receives."""
 
 
 class DoctorMode(StrEnum):

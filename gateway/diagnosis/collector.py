@@ -176,6 +176,7 @@ class FactCollector:
             pool=shown_model(watched.discovered.pool or "" if known is None else known.pool_label),
             model=_model_of(known),
             role=role,
+            region=None if known is None else known.region,
             is_ready=known is not None and known.state is PodState.READY,
             ready_since_s=_unix(known, now_s, self._clock()),
             engines=windows,

@@ -7,15 +7,16 @@ of the pool. A drain of this kind stands beside an operator's: undoing one leave
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from math import ceil
 from typing import Protocol
 
-from diagnosis.draining import DrainPolicy, drainable
+from diagnosis.draining import BoundPods, DrainPolicy, drainable
 from diagnosis.facts import FleetFacts, PodObservation
 from diagnosis.finding import Diagnosis
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
+from routing.facts import Role
 
 MAX_KV_SHARE = 0.7
 """Part of the remaining pods' KV caches that the pool's running requests may take after a drain."""
@@ -76,14 +77,16 @@ class FindingDrains:
         *,
         clock: Callable[[], float],
         lease: DrainLease | None = None,
+        residencies: Callable[[], Collection[frozenset[str]]] = tuple,
     ) -> None:
-        """`clock` returns seconds of loop time."""
+        """`clock` returns seconds of loop time, `residencies` the sets of regions that requests are bound to."""
         self.on_change: Callable[[], object] = lambda: None
         """Called when what is drained has changed outside of a look."""
         self._recipes = recipes
         self._log_event = log_event
         self._clock = clock
         self._lease = lease
+        self._residencies = residencies
         self._drained: dict[str, str] = {}
         """Active: the finding by URL. The next: what this gateway proposes."""
         self._wanted: dict[str, str] = {}
@@ -115,7 +118,8 @@ class FindingDrains:
         if self._lease is not None and not self._lease.is_held:
             self._wanted = {url: self._drained[url] for url in before}
             return self.held
-        policy = DrainPolicy(self._recipes, needed_pods(facts, before))
+        bound = bound_pods(facts, before, self._residencies())
+        policy = DrainPolicy(self._recipes, needed_pods(facts, before), bound)
         plan = drainable(diagnosis.findings, facts, policy, before)
         self._wanted = {url: self._drained.get(url) or self._cause(url, diagnosis) for url in plan.drained}
         if self._lease is None:
@@ -170,10 +174,32 @@ class FindingDrains:
 def needed_pods(facts: FleetFacts, drained: Mapping[str, str]) -> dict[str, int]:
     """Return how many ready pods the load of each pool needs, at least 1: all of them while requests wait there."""
     pools: dict[str, list[PodObservation]] = {}
-    for pod in facts.pods:
-        if pod.is_ready or pod.address in drained:
-            pools.setdefault(pod.pool, []).append(pod)
+    for pod in _in_use(facts, drained):
+        pools.setdefault(pod.pool, []).append(pod)
     return {pool: _needed(pods) for pool, pods in pools.items()}
+
+
+def bound_pods(
+    facts: FleetFacts, drained: Mapping[str, str], residencies: Collection[frozenset[str]]
+) -> tuple[BoundPods, ...]:
+    """Return the parts of pools that some requests cannot leave: a model and role there, all of it or by residency.
+
+    All of a part's load counts as bound to it: what the other requests are of it is not known.
+    """
+    parts: dict[tuple[str, str, Role], list[PodObservation]] = {}
+    for pod in _in_use(facts, drained):
+        parts.setdefault((pod.pool, pod.model, pod.role), []).append(pod)
+    found = {
+        frozenset(pod.address for pod in part): _needed(part)
+        for pods in parts.values()
+        for part in (pods, *([pod for pod in pods if pod.region in regions] for regions in residencies))
+        if part
+    }
+    return tuple(BoundPods(pods, needed) for pods, needed in found.items())
+
+
+def _in_use(facts: FleetFacts, drained: Mapping[str, str]) -> Iterable[PodObservation]:
+    return (pod for pod in facts.pods if pod.is_ready or pod.address in drained)
 
 
 def _needed(pods: list[PodObservation]) -> int:

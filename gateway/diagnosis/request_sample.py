@@ -46,6 +46,9 @@ class _PodStep:
     requests: float = 0.0
     errors: float = 0.0
     constrained: float = 0.0
+    salted: float = 0.0
+    salts: set[str] = field(default_factory=set)
+    """Trust domains of the salted ones: each has a salt of its own."""
     ended: float = 0.0
     predicted_cached: float = 0.0
     actual_cached: float = 0.0
@@ -109,18 +112,21 @@ class RequestSample:
         held = [(step, step.pods[pod]) for step in self._steps if pod in step.pods]
         scaled = {
             name: sum(getattr(each, name) * _scale(step) for step, each in held)
-            for name in ("requests", "errors", "constrained")
+            for name in ("requests", "errors", "constrained", "salted")
         }
         tokens = {
             f"{name}_tokens": sum(getattr(each, f"{name}{suffix}") for _, each in held)
             for name, suffix in (("predicted_cached", ""), ("actual_cached", ""), ("prompt", "_tokens"))
         }
         start_s, end_s = self._steps[0].start_s, self._steps[-1].end_s
+        # Not scaled up: of the salts of requests that were left out some are the same.
+        salts = set[str]().union(*(each.salts for _, each in held))
         first = [timed for _, each in held for timed in each.first_tokens]
         return GatewayView(
             start_s,
             end_s,
             **scaled,
+            salts=float(len(salts)),
             **tokens,
             first_token=_distribution([[seconds for _, seconds in first]]),
             first_token_course=medians_by_step((timed for timed in first if timed[0] >= start_s), COURSE_STEP_S),
@@ -134,6 +140,9 @@ class RequestSample:
             pod.requests += 1
             pod.errors += attempt.result in POD_FAILURES
             pod.constrained += outcome.is_constrained
+            if outcome.trust_domain is not None:
+                pod.salted += 1
+                pod.salts.add(outcome.trust_domain)
         last = outcome.attempts[-1]
         pod = self._pod(last.engine.partition("#")[0])
         if last.actual_ttft_s is not None:

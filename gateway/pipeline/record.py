@@ -122,6 +122,8 @@ class Outcome(Receipt, kw_only=True, gc=False):
     """From its first token to its end."""
     is_constrained: bool = False
     """Whether a grammar may restrict its answer: it has tools or a schema."""
+    trust_domain: str | None = None
+    """Whose KV blocks it may share: what its `cache_salt` was made of; None where engines received no salt."""
     max_tokens: int | None = None
     """The most output tokens, of all its answers together; None where the client set no limit."""
 

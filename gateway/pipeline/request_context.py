@@ -128,6 +128,7 @@ class RequestContext(Struct):
         record.max_tokens = None if request.max_tokens is None else request.max_tokens * request.sequences
         record.at_s, record.duration_s = at_s, now_s - self.started_s
         record.tenant, record.tier = caller.tenant.name, self.objective.tier.name
+        record.trust_domain = caller.tenant.trust_domain
         record.key_id, record.user, record.group = caller.key_id, caller.user, caller.group
         if rejection is not None:
             record.status = status_of(rejection.reason, anthropic=self.request.api.is_anthropic)

@@ -18,7 +18,7 @@ from pathlib import Path
 from bench.overhead.paired import checkout, has_commit
 from tests.chaos.cast import on_stage
 from tests.chaos.clients import Fate
-from tests.chaos.deeds import CUTTING, DENSE, Kind
+from tests.chaos.deeds import CUTTING, DENSE, Kind, Pace
 from tests.chaos.doing import Doing
 from tests.chaos.play import Scene, play, play_with
 from tests.chaos.report import Tally
@@ -90,7 +90,11 @@ async def upgraded(options: argparse.Namespace) -> AsyncIterator[Tally]:
 
 def a_scene(options: argparse.Namespace, seed: int, seconds: float) -> Scene:
     scene = Scene(seed, seconds, options.rate, frozenset(map(Fate, options.forgive)), thinks=options.thinking)
-    return replace(scene, kinds=tuple(map(Kind, options.only)), pace=ONLY) if options.only else scene
+    if options.lasting:
+        scene = replace(scene, pace=Pace(lasts_s=(options.lasting, options.lasting)))
+    elif options.only:
+        scene = replace(scene, pace=ONLY)
+    return replace(scene, kinds=tuple(map(Kind, options.only))) if options.only else scene
 
 
 async def run(options: argparse.Namespace) -> int:
@@ -139,6 +143,9 @@ def main() -> int:
     )
     requested.add_argument(
         "--only", nargs="+", choices=[*Kind], metavar="DEED", help="nothing but these, one upon the other"
+    )
+    requested.add_argument(
+        "--lasting", type=float, metavar="SECONDS", help="of each deed, so that findings are raised: 45 (1 to 8)"
     )
     requested.add_argument(
         "--forgive", nargs="*", default=[], choices=[*Fate], help="fates that are no fault this time"

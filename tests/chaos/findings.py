@@ -75,6 +75,13 @@ class FindingWatch:
             await asyncio.gather(*map(self._look, self.cast.gateways))
             await pause(EVERY_S)
 
+    async def settle(self) -> None:
+        """Wait until no gateway shows a finding, for as long as one may last after its deed."""
+        clock = asyncio.get_running_loop().time
+        until_s = clock() + CLEARED_WITHIN_S + 2 * EVERY_S
+        while self._lasting and clock() < until_s:
+            await pause(EVERY_S)
+
     async def _look(self, gateway: Gateway) -> None:
         shown: object = None
         with suppress(aiohttp.ClientError, TimeoutError, ValueError):
@@ -103,6 +110,17 @@ class FindingWatch:
             held.last_s = now_s
         for key in [key for key in self._lasting if key[0] == gateway and key not in keys]:
             del self._lasting[key]
+
+    def lines(self, done: Sequence[Done]) -> Iterator[str]:
+        """Yield each finding with the last deed that explains it, and the seconds between them."""
+        for found in self.found:
+            causes = [each for each in done if found.is_of(each) and each.began_s <= found.last_s]
+            how = "unexplained"
+            if causes:
+                last, after_s = max(causes, key=lambda each: each.ended_s), found.first_s - causes[0].began_s
+                how = f"{last.kind} {last.who}; found {after_s:.0f} s after its begin"
+                how += f", last seen {found.last_s - last.ended_s:+.0f} s from its end"
+            yield f"{found.gateway} found {found.recipe} of pods {sorted(found.pods)}: {how}"
 
     def faults(self, done: Sequence[Done]) -> Iterator[str]:
         """Yield what no deed explains, and what lasted for longer than a minute after the last deed that does."""

@@ -61,9 +61,10 @@ async def play_with(cast: Cast, scene: Scene, doing: Doing, do: Callable[[], Cor
     tally.lost, tally.most = doing.lost, watching.most
     tally.asked_again, tally.statuses = clients.asked_again, clients.statuses
     left = await await_rest(cast)
+    await findings.settle()
     find.cancel()
     tally.faults_seen = [*doing.faults, *watching.faults.values(), *left, *findings.faults(doing.done)]
-    tally.findings = len(findings.found)
+    tally.findings = [*findings.lines(doing.done)]
     tally.reported = _told(cast).since(told_before)
     return tally
 

@@ -28,7 +28,7 @@ class Tally:
     lost: Sequence[tuple[float, float]] = ()
     """From when until when a gateway was not there."""
     deeds: int = 0
-    findings: int = 0
+    findings: list[str] = field(default_factory=list)
     """Of all gateways; `faults_seen` has those that no deed explains."""
     asked_again: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
@@ -88,8 +88,9 @@ class Tally:
         yield (
             f"  a gateway took at most {self.most.resident_bytes / (1 << 20):.0f} MB, {self.most.fds:.0f} file "
             f"descriptors, {self.most.open_requests:.0f} requests at a time ({self.most.readings} readings); "
-            f"{self.findings} findings"
+            f"{len(self.findings)} findings"
         )
+        yield from (f"  {finding}" for finding in self.findings)
         yield from (f"  BROKEN: {fault}" for fault in self.faults())
 
 

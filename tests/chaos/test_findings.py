@@ -51,6 +51,17 @@ def test_a_finding_ends_within_a_minute_of_its_deed() -> None:
     assert len(list(watch.faults([once, Done("pod0", Kind.FREEZE_POD, 0, 80.0, 90.0)]))) == 1
 
 
+def test_a_finding_is_listed_with_its_deed() -> None:
+    """Seconds from its begin to the finding, and from its end to the last sight of it."""
+    watch = watched("engine_stalled", range(40, 60), "http://pod1")
+    (line,) = watch.lines([Done("pod1", Kind.HANG_POD, 1, 10.0, 45.0)])
+    assert line == (
+        "gateway0 found engine_stalled of pods [1]: hang engine of pod 1; found 30 s after its begin, last seen +14 s "
+        "from its end"
+    )
+    assert "unexplained" in next(watch.lines([]))
+
+
 def test_a_finding_that_ends_and_returns_is_two() -> None:
     """Each needs its own deed."""
     watch = watched("redis_slow", range(30, 40))

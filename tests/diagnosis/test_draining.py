@@ -7,19 +7,19 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnosis.draining import MAX_POOL_SHARE, POOL_WIDE_SHARE, DrainPolicy, drainable
+from diagnosis.draining import MAX_POOL_SHARE, POOL_WIDE_SHARE, BoundPods, DrainPolicy, drainable
 from diagnosis.facts import FleetFacts
 from diagnosis.finding import Finding, Question, Severity
 from tests.diagnosis.scene import NOW_S, pod
 
-POLICY = DrainPolicy(recipes=frozenset({"engine_stalled"}))
+POLICY = DrainPolicy(recipes=frozenset({"rdma_port_down"}))
 
 
 def facts(size: int) -> FleetFacts:
     return FleetFacts(NOW_S, tuple(pod(f"c{number}") for number in range(size)))
 
 
-def finding(*numbers: int, recipe: str = "engine_stalled") -> Finding:
+def finding(*numbers: int, recipe: str = "rdma_port_down") -> Finding:
     return Finding(
         recipe=recipe,
         title="",
@@ -48,7 +48,7 @@ def test_a_fault_of_the_pool_drains_nothing() -> None:
     """More than 30 % with the same finding: an alert."""
     plan = drainable([finding(0, 1, 2, 3)], facts(10), POLICY)
     assert plan.drained == ()
-    assert plan.pool_wide == (("engine_stalled", "chat"),)
+    assert plan.pool_wide == (("rdma_port_down", "chat"),)
 
 
 def test_a_pool_of_two_may_drain_one() -> None:
@@ -66,6 +66,21 @@ def test_what_was_drained_is_restored_when_its_evidence_is_gone() -> None:
     assert drainable([], facts(4), POLICY, drained).restored == drained
     needs_all = replace(POLICY, needed={"chat": 4})
     assert drainable([finding(1)], facts(4), needs_all, drained).restored == drained
+
+
+def test_pods_that_some_requests_are_bound_to_stay() -> None:
+    """The only one of a region; where another ready one is there too, it may be drained, and only one of them."""
+    addresses = [f"http://c{number}:8000" for number in range(20)]
+    only = replace(POLICY, bound=(BoundPods(frozenset(addresses[1:2])),))
+    assert drainable([finding(1)], facts(20), only).drained == ()
+    assert drainable([finding(1, 2)], facts(20), only).drained == (addresses[2],)
+    assert drainable([finding(1)], facts(20), only, (addresses[1],)).restored == (addresses[1],)
+    both = replace(POLICY, bound=(BoundPods(frozenset(addresses[1:3])),))
+    assert drainable([finding(1)], facts(20), both).drained == (addresses[1],)
+    assert drainable([finding(1, 2)], facts(20), both).drained == (addresses[1],)
+    assert drainable([finding(2)], facts(20), both, (addresses[1],)).drained == ()
+    two = replace(POLICY, bound=(BoundPods(frozenset(addresses[1:3]), needed=2),))
+    assert drainable([finding(1, 5)], facts(20), two).drained == (addresses[5],)
 
 
 def test_a_choice_stays_while_another_pod_fails_too() -> None:
@@ -89,7 +104,7 @@ def test_drained_pods_are_few_and_the_needed_ones_stay(
     """Whatever is found."""
     held = facts(size)
     drained = tuple(f"http://c{number}:8000" for number in before if number < size)
-    policy = DrainPolicy(frozenset({"engine_stalled", "kv_pressure"}), {"chat": needed})
+    policy = DrainPolicy(frozenset({"rdma_port_down", "kv_pressure"}), {"chat": needed})
     findings = [finding(*(n for n in ill if n < size)), finding(*(n for n in other if n < size), recipe="kv_pressure")]
     plan = drainable(findings, held, policy, drained)
     new = set(plan.drained) - set(drained)

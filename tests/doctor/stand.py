@@ -40,6 +40,8 @@ class Traffic:
     tools_share: float = 0.0
     pause_s: float = 0.05
     model: str = MODEL
+    keys: tuple[str, ...] = ()
+    """Of which each request has one."""
 
 
 class Stand:
@@ -105,8 +107,9 @@ class Stand:
     async def _client(self, traffic: Traffic, draw: random.Random) -> None:
         url = self.gateway.at("traffic", "/v1/chat/completions")
         while True:
+            headers = {"authorization": f"Bearer {draw.choice(traffic.keys)}"} if traffic.keys else {}
             with suppress(aiohttp.ClientError, TimeoutError):
-                async with self._session.post(url, json=body_of(traffic, draw)) as answer:
+                async with self._session.post(url, json=body_of(traffic, draw), headers=headers) as answer:
                     await answer.read()
             self.sent += 1
             await asyncio.sleep(traffic.pause_s * draw.random() * 2)

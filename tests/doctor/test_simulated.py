@@ -5,8 +5,10 @@ of the command.
 """
 
 import asyncio
+import json
 import sys
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +73,27 @@ async def test_a_small_kv_cache_is_named() -> None:
     traffic = Traffic(clients=24, groups=24, max_tokens=200, prompt_words=20, pause_s=0.01)
     async with standing([small, small]) as stand, stand.under(traffic):
         assert set((await stand.until_named("kv_pressure"))["pods"]) <= set(stand.urls)
+
+
+async def test_salts_that_split_prefixes_are_named(tmp_path: Path) -> None:
+    """A thousand tenants sent the same prefixes and shared them; then each is isolated."""
+    keys = {f"t{number}": f"key of {number}" for number in range(1000)}
+    digests = {tenant: [sha256(key.encode()).hexdigest()] for tenant, key in keys.items()}
+    policy = tmp_path / "policy.yaml"
+
+    def write(isolation: str) -> None:
+        tenants = {tenant: {"models": [MODEL]} for tenant in keys}
+        held = {"auth": {"keys": digests}, "defaults": {"cache_isolation": isolation}, "tenants": tenants}
+        policy.write_text(json.dumps(held))
+
+    write("shared")
+    traffic = Traffic(pause_s=0.3, keys=tuple(keys.values()))
+    async with standing([PLAIN, PLAIN], "--policy", str(policy)) as stand, stand.under(traffic):
+        await stand.stays_healthy(60.0)
+        write("tenant")
+        found = await stand.until_named("salts_split_prefixes")
+        assert set(found["pods"]) == set(stand.urls)
+        assert {each["name"] for each in found["evidence"]} == {"different salts", "hit rate"}
 
 
 async def test_unlike_block_sizes_are_named() -> None:

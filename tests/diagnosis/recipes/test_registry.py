@@ -24,7 +24,9 @@ from diagnosis.facts import (
     SpeculationWindow,
     TransferWindow,
 )
+from diagnosis.recipe import Indication
 from diagnosis.recipes.registry import BY_NAME, DRAINABLE, RECIPES
+from diagnosis.scene import Scene
 from routing.facts import Role
 from tests.diagnosis.scene import (
     NOW_S,
@@ -145,7 +147,11 @@ FOUND: dict[str, tuple[FleetFacts, set[str], Baseline | None]] = {
         {C0},
         baseline(),
     ),
-    "store_without_use": (chat(store_queries=60_000.0, store_hits=100.0), {C0}, None),
+    "store_without_use": (
+        chat(store_queries=60_000.0, store_hits=100.0, store_queries_since_start=900_000.0),
+        {C0},
+        None,
+    ),
     "prefill_pool_unused": (
         fleet(
             pod("p0", "split", Role.PREFILL, engines=(engine(computed_tokens=0.0),)),
@@ -289,10 +295,66 @@ def test_consequences_name_recipes_and_form_no_circle() -> None:
 
 
 def test_a_prompt_that_takes_long_is_no_stall() -> None:
-    """Its tokens are counted at its end, and its KV grows: no tenant gets a pod drained by a long prompt."""
+    """Its tokens are counted at its end, and its KV grows. Where it is one step, or a model whose KV does not grow, it
+    looks like a stall: one tenant could bring that about, so no pod is drained for it.
+    """
     growing = GaugeReadings(0.3, 0.2, 0.4, 0.4)
     held = chat(generation_tokens=0.0, computed_tokens=0.0, kv_usage=growing)
     assert looked("engine_stalled", held) == (set(), set())
+    one_step = chat(generation_tokens=0.0, computed_tokens=0.0, running=gauge(1.0))
+    assert looked("engine_stalled", one_step)[0] == {C0}
+    assert all(BY_NAME[name].depends_on_requests for name in ("engine_stalled", "dp_rank_stalled"))
+
+
+def test_more_of_the_same_traffic_starves_no_decode() -> None:
+    """A pod that serves for a lost peer computes twice the prompt tokens, and generates twice as many as well."""
+    alone = {"token_gap": gaps((0.08, 500)), "computed_tokens": 14_000.0}
+    before = baseline()
+
+    def named(**changes: object) -> set[str]:
+        only = fleet(pod("c0", engines=(engine(**alone | changes),)))
+        return looked("decode_starved_by_prefill", replace(only, pods=only.pods[:1]), before)[0]
+
+    assert named(generation_tokens=8_000.0) == set()
+    assert named(generation_tokens=4_000.0) == {C0}
+
+
+def test_a_store_counts_as_useless_only_when_it_could_have_been_of_use() -> None:
+    """Not before four times the KV cache was looked up: until then prompts are new to it."""
+    asked = {"store_queries": 60_000.0, "store_hits": 100.0}
+
+    def looks(since: float | None, size: int | None = 50_000) -> tuple[set[str], set[str]]:
+        held = pod(
+            "c0", engines=(engine(**asked, store_queries_since_start=since),), flags=flags(kv_capacity_tokens=size)
+        )
+        return looked("store_without_use", fleet(held))
+
+    assert looks(199_000.0) == looks(None) == (set(), {C0})
+    assert looks(201_000.0) == ({C0}, set())
+    assert looks(399_000.0, None) == (set(), {C0})
+    assert looks(401_000.0, None) == ({C0}, set())
+
+
+def test_a_pool_whose_stores_find_nothing_may_have_new_prompts() -> None:
+    """Then the finding is not sure; it is where the peers' stores find what they are asked for."""
+    asked = {"store_queries": 60_000.0, "store_queries_since_start": 900_000.0}
+
+    def confidence(found_by_peers: float) -> float:
+        pods = [pod("c0", engines=(engine(store_hits=0.0, **asked),))]
+        pods += [pod(name, engines=(engine(store_hits=found_by_peers, **asked),)) for name in ("c1", "c2")]
+        found = BY_NAME["store_without_use"].look(Scene(fleet(*pods), None, NOW_S))
+        return next(each.confidence for each in found if isinstance(each, Indication) and each.pod == C0)
+
+    assert confidence(40_000.0) == 0.85
+    assert confidence(600.0) == 0.65
+
+
+def test_salts_that_were_always_there_split_nothing() -> None:
+    """Without a baseline, or with one of the same hits, tenants are merely isolated."""
+    salted = view(salted=40.0, salts=40.0)
+    few_hits = fleet(pod("c0", requests=salted, engines=(engine(cache_hits=100.0),)))
+    assert looked("salts_split_prefixes", few_hits) == (set(), {C0})
+    assert looked("salts_split_prefixes", fleet(pod("c0", requests=salted)), baseline()) == (set(), set())
 
 
 def test_a_port_that_carries_no_kv_may_be_down() -> None:
@@ -316,6 +378,21 @@ def test_a_port_that_carries_no_kv_may_be_down() -> None:
 def test_a_pod_that_was_paused_has_no_bound_api_server(medians: tuple[float | None, ...], named: set[str]) -> None:
     """What waited for it is answered at one time, so that most first tokens of the window may be late."""
     assert looked("api_server_bound", late(*medians)) == (named, set())
+
+
+def test_an_api_server_with_cpu_to_spare_is_not_bound() -> None:
+    """Its host, its network or a pause holds requests up; without the figure the finding is not sure."""
+    found = late(*[0.9] * 6)
+
+    def with_cpu(cores: float) -> FleetFacts:
+        first = found.pods[0]
+        cpu_s = cores * (NOW_S - START_S)
+        return replace(found, pods=(replace(first, engines=(engine(server_cpu_s=cpu_s),)), *found.pods[1:]))
+
+    assert looked("api_server_bound", with_cpu(0.45)) == (set(), {C0})
+    assert looked("api_server_bound", with_cpu(0.55)) == ({C0}, set())
+    looks = BY_NAME["api_server_bound"].look(Scene(found, None, NOW_S))
+    assert [each.confidence for each in looks if isinstance(each, Indication)] == [0.65]
 
 
 def test_few_times_do_not_show_a_bound_api_server() -> None:
@@ -356,10 +433,9 @@ def test_a_port_counts_where_the_transport_may_use_it(devices: str | None, named
 
 
 def test_pods_are_drained_only_for_what_no_request_brings_about() -> None:
-    """Facts of hardware and setup, and engines that stand still; none that is advice."""
+    """Facts of hardware and setup; none that is advice, and no engine that stands still: one prompt can hold it up."""
     assert set(DRAINABLE) == {
-        *("engine_stalled", "dp_rank_stalled", "rdma_port_down", "transfers_failing"),
-        *("unlike_hashing", "unlike_kv_formats", "unlike_models"),
+        *("rdma_port_down", "transfers_failing", "unlike_hashing", "unlike_kv_formats", "unlike_models"),
     }
 
 

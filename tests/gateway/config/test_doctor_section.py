@@ -38,9 +38,11 @@ def test_findings_are_named(tmp_path: Path) -> None:
     assert "doctor.mood" in fault
 
 
-def test_findings_that_requests_bring_about_drain_nothing() -> None:
+@pytest.mark.parametrize("finding", ["kv_pressure", "engine_stalled", "dp_rank_stalled"])
+def test_findings_that_requests_bring_about_drain_nothing(finding: str) -> None:
     """One tenant could have a pod drained; the error says so, and what is permitted."""
-    (fault,) = read("doctor: {drain_findings: [kv_pressure]}")[1]
+    (fault,) = read(f"doctor: {{drain_findings: [{finding}]}}")[1]
     assert "doctor.drain_findings" in fault
     assert "one tenant could choose the pod" in fault
-    assert "engine_stalled" in fault
+    assert "permitted are transfers_failing, rdma_port_down" in fault
+    assert not {"kv_pressure", "engine_stalled", "dp_rank_stalled"} & set(DRAIN_FINDINGS)

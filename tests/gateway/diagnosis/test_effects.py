@@ -77,7 +77,7 @@ def test_without_another_pod_to_compare_with_a_share_is_taken() -> None:
 
 def test_drains_are_published_with_prices() -> None:
     """In mode `act`."""
-    scene = Scene(FindingDrains(frozenset(("engine_stalled",)), lambda *_, **__: None, clock=lambda: 0.0))
+    scene = Scene(FindingDrains(frozenset(("rdma_port_down",)), lambda *_, **__: None, clock=lambda: 0.0))
     pods = [a_pod(number) for number in range(5)]
     scene.look(0.0, replace(QUIET, findings=(a_finding(2),)), *pods)
     assert scene.published == [FindingEffects(frozenset(("http://p2:1",)))]

@@ -1,6 +1,7 @@
 """Pods are drained for findings where the configuration says so: few at a time, and while the evidence lasts."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -8,7 +9,11 @@ import pytest
 
 from diagnosis.facts import EngineFlags, EngineWindow, FleetFacts, GaugeReadings, PodObservation
 from diagnosis.finding import Diagnosis, Finding, FirstAnswer, Question, Severity
-from gateway.diagnosis.draining import KEPT_S, MIN_LOOKS, QUIET_S, FindingDrains, needed_pods
+from gateway.app.diagnosis import residencies
+from gateway.diagnosis.draining import KEPT_S, MIN_LOOKS, QUIET_S, FindingDrains, bound_pods, needed_pods
+from routing.facts import Role
+from tenancy.policy import InlineFiles
+from tenancy.reading.policy import read_policy
 
 LEASE_S = 5.0
 
@@ -27,7 +32,7 @@ def a_pod(
     return PodObservation(f"http://p{number}:1", "pool", is_ready=ready, engines=(window,), flags=flags)
 
 
-def a_finding(*pods: int, recipe: str = "engine_stalled") -> Finding:
+def a_finding(*pods: int, recipe: str = "rdma_port_down") -> Finding:
     urls = tuple(f"http://p{number}:1" for number in pods)
     texts: Any = dict.fromkeys(("cause", "first_step", "helped", "wrong_if"), "")
     return Finding(recipe, "", Question.DECODE, Severity.FAILING, "pool", urls, 0.9, (), since_s=0.0, **texts)
@@ -57,7 +62,7 @@ class Scene:
 
 def test_a_pod_is_drained_while_its_finding_lasts() -> None:
     """Both are logged once."""
-    scene, pods = Scene("engine_stalled"), [a_pod(number) for number in range(5)]
+    scene, pods = Scene("rdma_port_down"), [a_pod(number) for number in range(5)]
     assert scene.look(pods, a_finding(2)) == {"http://p2:1"}
     assert scene.look(pods, a_finding(2)) == {"http://p2:1"}
     assert list(scene.drains.drained()) == [("pool", "http://p2:1")]
@@ -68,14 +73,14 @@ def test_a_pod_is_drained_while_its_finding_lasts() -> None:
 def test_findings_that_the_configuration_does_not_name_drain_nothing() -> None:
     """Nor does a fault of a third of the pool."""
     pods = [a_pod(number) for number in range(5)]
-    assert Scene("engine_stalled").look(pods, a_finding(2, recipe="kv_pressure")) == frozenset()
-    assert Scene("engine_stalled").look(pods, a_finding(0, 1)) == frozenset()
+    assert Scene("rdma_port_down").look(pods, a_finding(2, recipe="kv_pressure")) == frozenset()
+    assert Scene("rdma_port_down").look(pods, a_finding(0, 1)) == frozenset()
 
 
 def test_one_pod_or_a_tenth_of_a_pool_is_drained() -> None:
     """Though more have the finding."""
-    assert len(Scene("engine_stalled").look([a_pod(number) for number in range(10)], a_finding(1, 2))) == 1
-    assert len(Scene("engine_stalled").look([a_pod(number) for number in range(20)], a_finding(1, 2, 3))) == 2
+    assert len(Scene("rdma_port_down").look([a_pod(number) for number in range(10)], a_finding(1, 2))) == 1
+    assert len(Scene("rdma_port_down").look([a_pod(number) for number in range(20)], a_finding(1, 2, 3))) == 2
 
 
 def test_no_pod_is_drained_that_the_load_needs() -> None:
@@ -85,12 +90,49 @@ def test_no_pod_is_drained_that_the_load_needs() -> None:
     assert needed_pods(FleetFacts(1.0, (a_pod(1, running=9), a_pod(2, running=8))), {}) == {"pool": 3}
     assert needed_pods(FleetFacts(1.0, (a_pod(1), a_pod(2, ready=False))), {}) == {"pool": 1}
     busy = [a_pod(number, waiting=1.0) for number in range(5)]
-    assert Scene("engine_stalled").look(busy, a_finding(2)) == frozenset()
+    assert Scene("rdma_port_down").look(busy, a_finding(2)) == frozenset()
+
+
+def test_the_last_pods_of_a_region_are_kept_for_tenants_that_are_bound_to_it() -> None:
+    """By the policy's residency: pods of other regions may be drained, and the region's where another one is left."""
+    policy = "auth: {default_tenant: a}\ntenants: {a: {allowed_regions: [eu]}, b: {allowed_regions: [eu, us]}, c: {}}"
+    bound_to = residencies(read_policy(policy, {}, InlineFiles()))
+    assert bound_to == {frozenset({"eu"}), frozenset({"eu", "us"})}
+    assert residencies(None) == frozenset()
+    drains = FindingDrains(
+        frozenset({"rdma_port_down"}), lambda *_, **__: None, clock=lambda: 0.0, residencies=lambda: bound_to
+    )
+
+    def drained(pod: int, *regions: str | None) -> frozenset[str]:
+        pods = tuple(replace(a_pod(number), region=region) for number, region in enumerate(regions))
+        drains.update(FleetFacts(1.0, pods), Diagnosis(1.0, FIRST, ()))
+        return drains.update(FleetFacts(1.0, pods), Diagnosis(1.0, FIRST, (a_finding(pod, recipe="rdma_port_down"),)))
+
+    assert drained(0, "eu", "us", "us", None) == frozenset()
+    assert drained(1, "eu", "us", "us", None) == {"http://p1:1"}
+    assert drained(3, "eu", "us", "us", None) == {"http://p3:1"}
+    assert drained(0, "eu", "eu", "us", None) == {"http://p0:1"}
+
+
+def test_the_only_pod_of_a_role_or_model_is_kept() -> None:
+    """Its requests could not be sent to the pool's other pods; a part's own load counts."""
+    pods = [a_pod(1), a_pod(2), replace(a_pod(3), role=Role.DECODE), replace(a_pod(4), model="other")]
+    found = {each.pods: each.needed for each in bound_pods(FleetFacts(1.0, tuple(pods)), {}, ())}
+    assert found == {
+        frozenset({"http://p1:1", "http://p2:1"}): 1,
+        frozenset({"http://p3:1"}): 1,
+        frozenset({"http://p4:1"}): 1,
+    }
+    busy = (*(replace(a_pod(number, waiting=2.0), region="eu") for number in (1, 2)), a_pod(3))
+    (whole, part) = bound_pods(FleetFacts(1.0, busy), {}, [frozenset({"eu"}), frozenset({"us"})])
+    assert (len(whole.pods), whole.needed, len(part.pods), part.needed) == (3, 3, 2, 2)
+    unready = (a_pod(1), a_pod(2, ready=False))
+    assert [each.pods for each in bound_pods(FleetFacts(1.0, unready), {}, ())] == [frozenset({"http://p1:1"})]
 
 
 def test_a_pod_that_is_gone_is_forgotten() -> None:
     """It was removed, not undrained."""
-    scene = Scene("engine_stalled")
+    scene = Scene("rdma_port_down")
     scene.look([a_pod(number) for number in range(5)], a_finding(2))
     assert scene.look([a_pod(1)]) == frozenset()
     assert scene.events == [("finding_pod_drained", "http://p2:1")]
@@ -99,7 +141,7 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
 def test_gateways_that_saw_the_evidence_in_another_order_drain_the_same_pod() -> None:
     """Candidates are taken by address."""
     pods = [a_pod(number) for number in range(9)]
-    assert Scene("engine_stalled").look(pods, a_finding(5, 3)) == Scene("engine_stalled").look(pods, a_finding(3, 5))
+    assert Scene("rdma_port_down").look(pods, a_finding(5, 3)) == Scene("rdma_port_down").look(pods, a_finding(3, 5))
 
 
 class Shared:
@@ -146,7 +188,7 @@ class SharedGateway:
         self.lease = Lease(name, shared)
         self.is_looking = True
         self.drains = FindingDrains(
-            frozenset({"engine_stalled"}), lambda *_, **__: None, clock=lambda: shared.now_s, lease=self.lease
+            frozenset({"rdma_port_down"}), lambda *_, **__: None, clock=lambda: shared.now_s, lease=self.lease
         )
 
     def look(self, size: int, *findings: Finding) -> None:

@@ -55,6 +55,18 @@ def test_a_pod_is_seen_through_its_requests() -> None:
     assert view.constrained_token_gap.mean == pytest.approx(0.3)
 
 
+def test_salts_are_counted_by_trust_domain() -> None:
+    """Over all steps of the window; one that is seen again is not another."""
+    sample = a_sample()
+    for domains in ([None, "tenant:a", "tenant:b"], ["tenant:b", "domain:c"]):
+        for domain in domains:
+            sample.on_outcome(an_outcome(trust_domain=domain))
+        sample.step(AT_S + 5)
+    view = sample.view_of(POD)
+    assert view is not None
+    assert (view.requests, view.salted, view.salts) == (5, 4, 3)
+
+
 def test_first_tokens_are_placed_at_the_time_when_they_came() -> None:
     """Those of one pause come together, also where their requests end at other times; those before the window do not
     count.

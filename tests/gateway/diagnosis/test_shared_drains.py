@@ -25,7 +25,7 @@ class Gateway:
         self.now_s = 0.0
         self.lease = RedisRoleLease(parse_redis_url(url), who, lambda: self.now_s, key=KEY)
         self.drains = FindingDrains(
-            frozenset({"engine_stalled"}), lambda *_, **__: None, clock=lambda: self.now_s, lease=self.lease
+            frozenset({"rdma_port_down"}), lambda *_, **__: None, clock=lambda: self.now_s, lease=self.lease
         )
 
     def look(self, *pods: int) -> None:
