@@ -1,8 +1,9 @@
 """How a decode step grows with the sequences in it, learned from streams whose prompt another engine computed.
 
 Such streams are not stalled by prefill, so that both coefficients of a line can be learned: seconds of a step and
-seconds of each sequence. `routing.cost` learns a factor on a prior's line instead, which is right near the usual number
-of sequences only; how many an engine could bear lies beyond it. Reads no clock.
+seconds of each sequence. `routing.cost` learns a factor on a prior's line instead, stalls included: right for the load
+of the moment only; how many an engine could bear lies beyond it. Where supply decisions are on, streams of engines that
+do both count as well, without the seconds that prefill took beside them. Reads no clock.
 """
 
 from __future__ import annotations
@@ -28,6 +29,12 @@ OUTLIER = 4.0
 
 MIN_BASE_SHARE = 0.1
 """Of the mean pace, which a step takes at least without any sequence."""
+
+MAX_STALLED_SHARE = 0.5
+"""Of a stream's seconds: where prefill took more, what is left says little."""
+
+MIN_LEARNED = 8.0
+"""Streams of the fleet after which the line is known."""
 
 
 @dataclass(slots=True)
@@ -62,11 +69,19 @@ class DecodePace:
     _fleet: _Sums = field(default_factory=lambda: _Sums(FLEET_MEMORY))
     _engines: dict[int, _Sums] = field(default_factory=dict)
 
-    def observe(self, slot: int, running: float, tokens: int, seconds: float) -> None:
-        """Record that a stream made `tokens` after its first in `seconds`, with about `running` sequences beside it."""
-        if tokens < MIN_TOKENS or seconds <= 0:
+    @property
+    def is_known(self) -> bool:
+        """Whether streams have shown the line, and not the prior alone."""
+        return self._fleet.n >= MIN_LEARNED
+
+    def observe(self, slot: int, running: float, tokens: int, seconds: float, *, stalled_s: float = 0.0) -> None:
+        """Record that a stream made `tokens` after its first in `seconds`, with about `running` sequences beside it.
+
+        `stalled_s`: of these, the seconds that prefill took on its engine.
+        """
+        if tokens < MIN_TOKENS or seconds <= 0 or stalled_s > MAX_STALLED_SHARE * seconds:
             return
-        pace_s, fleet = seconds / tokens, self._fleet
+        pace_s, fleet = (seconds - max(stalled_s, 0.0)) / tokens, self._fleet
         if fleet.n:
             pace_s = min(pace_s, OUTLIER * fleet.y / fleet.n)
         fleet.observe(running, pace_s)

@@ -12,7 +12,15 @@ from types import MappingProxyType
 
 from routing.facts import Role
 from supply.bounds import BoundFigure, account, bound_figure, engine_hours_left, lacks_grant
-from supply.expectation import ExpectedTier, expect, horizon_of, pool_key, remember_tiers, tier_key
+from supply.expectation import (
+    ExpectedTier,
+    expect,
+    horizon_of,
+    pool_key,
+    remember_tiers,
+    surely_expected,
+    tier_key,
+)
 from supply.load import ModelLoad, PoolLoad, TierLoad
 from supply.mix import PoolOption, cheapest_mix
 from supply.policy import ControlMode, SupplyPolicy
@@ -212,6 +220,7 @@ class _Decision:
             if any(map(self._lacks_grant, group.pools)):
                 wanted = self._counts(group, carried, ignores_grants=True)
                 counts = {pool.pool: self._kept(pool, counts, wanted) for pool in group.pools}
+            counts = self._sure_beyond(group, counts, carried)
             for pool in group.pools:
                 found[pool_key(self.load, pool)] = self._desired(pool, group, counts[pool.pool], carried)
         for pool in self.resting:
@@ -250,6 +259,31 @@ class _Decision:
             return counts[pool.pool]
         last = self.memories[pool_key(self.load, pool)].figure or pool.engines
         return max(counts[pool.pool], min(last, wanted[pool.pool]))
+
+    def _sure_beyond(self, group: _Group, counts: dict[str, int], carried: float) -> dict[str, int]:
+        """Return the counts with those of higher ranks raised only as far as the work is sure to need them.
+
+        Between that and what is expected they stay as they are: noise of the measurement moves no engine of a cloud.
+        """
+        first = min(pool.rank for pool in group.pools)
+        beyond = [pool for pool in group.pools if pool.rank > first]
+        if not any(counts[pool.pool] for pool in beyond):
+            return counts
+        surely = _Decision(
+            self.load,
+            self.policy,
+            self.now_s,
+            surely_expected(self.expected),
+            self.memories,
+            self.hold,
+            is_gap=self.is_gap,
+        )
+        sure = surely._counts(group, carried)
+        for pool in beyond:
+            last = self.memories[pool_key(self.load, pool)].figure
+            kept = last if last is not None else pool.engines
+            counts[pool.pool] = min(counts[pool.pool], max(sure[pool.pool], kept))
+        return counts
 
     def _counts(self, group: _Group, carried: float, *, ignores_grants: bool = False) -> dict[str, int]:
         """Return engines by pool: the sets of pools that residency allows, small ones first, then all."""
@@ -376,7 +410,7 @@ class _Decision:
                 return 0, SupplyReason.IDLE
             present = memory.figure if memory.figure is not None else pool.engines
             return min(present, 1), SupplyReason.LOAD
-        if pool.busy and not needed and pool.engines:
+        if pool.busy and not needed and pool.engines and not self._has_ready_before(pool):
             needed = 1
         if not any(one.engines for one in self.load.pools) and needed:
             return needed, SupplyReason.FROM_ZERO
@@ -385,6 +419,10 @@ class _Decision:
         if any(one.backlog > 0.1 for one in self.expected):
             return needed, SupplyReason.BACKLOG
         return needed, SupplyReason.LOAD
+
+    def _has_ready_before(self, pool: PoolLoad) -> bool:
+        """Return whether a pool of a lower rank serves: then a drained engine's streams are the last that it needs."""
+        return any(one.ready and one.rank < pool.rank and one.role is pool.role for one in self.load.pools)
 
     def _by_tier(self, pool: PoolLoad, group: _Group, engines: int, carried: float) -> Mapping[str, float]:
         everywhere = frozenset(one.pool for one in group.pools)

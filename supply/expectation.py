@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import exp, sqrt
 
 from routing.facts import Role
-from supply.forecast import WorkForecast, figure_of, forecast, observe
+from supply.forecast import WorkForecast, figure_of, forecast, is_shift, observe
 from supply.load import ModelLoad, PoolLoad, TierLoad
 from supply.policy import SupplyPolicy
 from supply.requirement import TierNeed, missed_by_tier, spread_of_counts
@@ -19,8 +19,8 @@ REACTION_S = 30.0
 CATCH_UP_S = 60.0
 """Time in which queued work shall be caught up, at least; a start-up time where that is longer."""
 
-MIN_FINISHED = 50.0
-"""Minimum of finished requests for a share of met objectives to count."""
+FULL_FINISHED = 50.0
+"""Finished requests from which on a share of met objectives counts in full; fewer count less."""
 STRAIN_GAIN = 0.1
 """Per minute and per unit of difference between actual and expected misses."""
 MIN_STRAIN, MAX_STRAIN = 0.85, 1.3
@@ -28,6 +28,10 @@ STRAIN_DECAY_S = 6 * 3_600.0
 MAX_LEARNED_MISS = 0.3
 """Above it the fleet is short, and misses do not correct the estimate."""
 MAX_DIFFERENCE = 0.2
+
+
+DOUBT_DEVIATIONS = 1.0
+"""Standard deviations of the measured work by which it is taken to be less where only what is sure counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +74,19 @@ def remember_tiers(
     load: ModelLoad, state: SupplyState, now_s: float, elapsed_s: float, horizon_s: float, *, is_usable: bool
 ) -> dict[str, TierMemory]:
     """Return the tiers' memories with the figures of now, by key; stale and partial figures leave them as they were."""
-    found = {}
-    for tier in load.tiers:
+    found = {tier_key(load, tier): state.tiers.get(tier_key(load, tier), TierMemory()) for tier in load.tiers}
+    noises = [spread_of_counts(tier.offered.requests * load.window_s, tier.prefill_scv) for tier in load.tiers]
+    values = [figure_of(tier.offered) for tier in load.tiers]
+    level = sum(figure_of(memory.history.level) for memory in found.values())
+    is_rise = level > 0 and is_shift(sum(values), level, joint_noise(values, noises))
+    for tier, noise in zip(load.tiers, noises, strict=True):
         key = tier_key(load, tier)
-        memory = state.tiers.get(key, TierMemory())
+        memory = found[key]
         if is_usable or memory.history.last_s is None:
-            noise = spread_of_counts(tier.offered.requests * load.window_s, tier.prefill_scv)
-            memory = TierMemory(observe(memory.history, tier.offered, now_s, horizon_s, noise), memory.strain)
-        found[key] = memory
+            history = observe(
+                memory.history, tier.offered, now_s, horizon_s, noise, window_s=load.window_s, is_rise=is_rise
+            )
+            found[key] = TierMemory(history, memory.strain)
     return _strained(load, found, elapsed_s) if is_usable else found
 
 
@@ -97,6 +106,27 @@ def expect(tier: TierLoad, memory: TierMemory, policy: SupplyPolicy, now_s: floa
     return ExpectedTier(tier, need, expected, figure_of(queued) / total if total else 0.0)
 
 
+def joint_noise(values: Sequence[float], noises: Sequence[float]) -> float:
+    """Return the relative standard deviation of a sum, by those of its independent parts; 0 where it is 0."""
+    total = sum(values)
+    return (
+        sqrt(sum((value * noise) ** 2 for value, noise in zip(values, noises, strict=True))) / total if total else 0.0
+    )
+
+
+def surely_expected(expected: Sequence[ExpectedTier]) -> list[ExpectedTier]:
+    """Return the tiers with the work that is there beyond the noise of its measurement: few requests say little.
+
+    What waits is there for sure.
+    """
+    doubt = joint_noise([figure_of(one.forecast.work) for one in expected], [one.forecast.noise for one in expected])
+    less = min(DOUBT_DEVIATIONS * doubt, 1.0)
+    return [
+        replace(one, need=replace(one.need, work=one.need.work.scaled(1 - less * (1 - one.backlog))))
+        for one in expected
+    ]
+
+
 def _strained(load: ModelLoad, memories: dict[str, TierMemory], elapsed_s: float) -> dict[str, TierMemory]:
     """Return the memories with the factor that is learned from met objectives.
 
@@ -110,9 +140,10 @@ def _strained(load: ModelLoad, memories: dict[str, TierMemory], elapsed_s: float
     for tier, expected in zip(load.tiers, missed, strict=True):
         key = tier_key(load, tier)
         strain = 1 + (found[key].strain - 1) * exp(-elapsed_s / STRAIN_DECAY_S)
-        if tier.attained is not None and tier.finished >= MIN_FINISHED and expected < MAX_LEARNED_MISS:
+        if tier.attained is not None and expected < MAX_LEARNED_MISS:
             difference = min(max(1 - tier.attained - expected, -MAX_DIFFERENCE), MAX_DIFFERENCE)
-            strain *= exp(STRAIN_GAIN * difference * elapsed_s / 60)
+            evidence = min(tier.finished / FULL_FINISHED, 1.0)
+            strain *= exp(STRAIN_GAIN * evidence * difference * elapsed_s / 60)
         found[key] = replace(found[key], strain=min(max(strain, MIN_STRAIN), MAX_STRAIN))
     return found
 

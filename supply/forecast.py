@@ -87,6 +87,8 @@ class WorkHistory:
     last_s: float | None = None
     noise_square: float = 0.0
     """Of the measurement: relative variance, smoothed."""
+    level_square: float = 0.0
+    """Relative variance of the level, by the noise of the measurements in it."""
     bin_at: int | None = None
     """Number of the open bin since the epoch."""
     bin_sum: float = 0.0
@@ -122,6 +124,8 @@ class WorkForecast:
     """Of the better profile: its maximum until the horizon."""
     errors: tuple[tuple[str, float], ...] = ()
     """Root mean square of the logarithm, by way, where it was judged."""
+    noise: float = 0.0
+    """Relative standard deviation of the level: what the number of requests behind it leaves open."""
 
 
 def figure_of(work: OfferedWork) -> float:
@@ -129,20 +133,32 @@ def figure_of(work: OfferedWork) -> float:
     return work.prefill_tokens + OUTPUT_TOKEN_WEIGHT * work.output_tokens
 
 
-def observe(history: WorkHistory, work: OfferedWork, now_s: float, horizon_s: float, noise: float = 0.0) -> WorkHistory:
+def observe(
+    history: WorkHistory,
+    work: OfferedWork,
+    now_s: float,
+    horizon_s: float,
+    noise: float = 0.0,
+    *,
+    window_s: float = 0.0,
+    is_rise: bool = False,
+) -> WorkHistory:
     """Return the history with the work of now, in requests and tokens per second.
 
-    `noise` is the relative standard deviation of the measurement. A clock that goes back changes the level only.
+    `noise` is the relative standard deviation of the measurement, a mean over `window_s`: those of one window say
+    little more than one of them. `is_rise`: the work of all tiers together is clearly above its level. A clock that
+    goes back changes the level only.
     """
     value = figure_of(work)
     if history.last_s is None:
-        history = replace(history, level=work, last_s=now_s, noise_square=noise * noise)
+        history = replace(history, level=work, last_s=now_s, noise_square=noise * noise, level_square=noise * noise)
         return _binned(history, value, now_s)
     elapsed_s = now_s - history.last_s
     if elapsed_s <= 0:
         return replace(history, last_s=now_s) if elapsed_s < -BIN_S else history
     history = _judged(history, value, now_s)
-    history = _levelled(history, work, value, elapsed_s, noise)
+    is_rise = is_rise or is_shift(value, figure_of(history.level), noise)
+    history = _levelled(history, work, elapsed_s, noise, window_s, is_rise=is_rise)
     history = _binned(replace(history, last_s=now_s), value, now_s)
     if now_s - history.judged_s < JUDGE_EVERY_S and now_s >= history.judged_s:
         return history
@@ -175,7 +191,8 @@ def forecast(history: WorkHistory, now_s: float, horizon_s: float, *, use_profil
     errors = tuple(
         (name, sqrt(error.square)) for name, error in zip(WAYS, history.errors, strict=True) if error.judged > 0
     )
-    return WorkForecast(work, spread, way, weight, present, reactive, used, profile, errors)
+    noise = sqrt(history.level_square)
+    return WorkForecast(work, spread, way, weight, present, reactive, used, profile, errors, noise)
 
 
 def _work_of(figure: float) -> OfferedWork:
@@ -186,10 +203,16 @@ def _work_of(figure: float) -> OfferedWork:
     return OfferedWork(prefill / 1_000.0, prefill, prefill / OUTPUT_TOKEN_WEIGHT)
 
 
-def _levelled(history: WorkHistory, work: OfferedWork, value: float, elapsed_s: float, noise: float) -> WorkHistory:
+def is_shift(value: float, level: float, noise: float) -> bool:
+    """Return whether work is clearly above its level."""
+    return value > level * (1.1 + SHIFT_NOISES * noise)
+
+
+def _levelled(
+    history: WorkHistory, work: OfferedWork, elapsed_s: float, noise: float, window_s: float, *, is_rise: bool
+) -> WorkHistory:
     level = figure_of(history.level)
-    is_shift = value > level * (1.1 + SHIFT_NOISES * noise)
-    step = 1 - exp(-elapsed_s / (SHIFT_S if is_shift else LEVEL_S))
+    step = 1 - exp(-elapsed_s / (SHIFT_S if is_rise else LEVEL_S))
     smoothed = history.level.scaled(1 - step) + work.scaled(step)
     slope_step = 1 - exp(-elapsed_s / SLOPE_S)
     change = (figure_of(smoothed) - level) / elapsed_s
@@ -198,6 +221,7 @@ def _levelled(history: WorkHistory, work: OfferedWork, value: float, elapsed_s: 
         level=smoothed,
         slope=history.slope + slope_step * (change - history.slope),
         noise_square=history.noise_square + step * (noise * noise - history.noise_square),
+        level_square=(1 - step) ** 2 * history.level_square + (step * noise) ** 2 * max(window_s / elapsed_s, 1.0),
     )
 
 

@@ -27,7 +27,7 @@ class OfferedWork:
 
     requests: float = 0.0
     prefill_tokens: float = 0.0
-    """Prompt tokens that have to be computed: those without a cached copy."""
+    """Prompt tokens that have to be computed: those without a cached copy, as tokens of a short context."""
     output_tokens: float = 0.0
 
     def __add__(self, other: OfferedWork) -> OfferedWork:

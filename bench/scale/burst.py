@@ -230,7 +230,7 @@ class Cluster:
 
 def _metered(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> MeteredAdmissionQueue:
     room = MeteredAdmissionQueue(router, clock=clock, draw=draw, admission=Admission(router))
-    room.meter = DemandMeter(router.fleet, clock=clock)
+    room.meter = DemandMeter(router, clock=clock)
     return room
 
 

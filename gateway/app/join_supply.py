@@ -21,7 +21,7 @@ def decide_supply(gateway: Gateway, config: SupplyConfig, *, is_first: bool) -> 
     Raises `InvalidDocument` for an invalid certificate of that listener.
     """
     clock, room = asyncio.get_running_loop().time, cast("MeteredAdmissionQueue", gateway.admission_queue)
-    meter = room.meter = DemandMeter(gateway.router.fleet, clock=clock)
+    meter = room.meter = DemandMeter(gateway.router, clock=clock)
     watcher, settings = gateway.watcher, gateway.settings
 
     controller = gateway.supply = SupplyController(

@@ -22,8 +22,9 @@ from gateway.scaling.figures import (
 )
 from routing.affinity import hashed_id
 from routing.blocks import Prompt
-from routing.cost import RunningMean
+from routing.cost import RunningMean, prefill_work
 from routing.decision.placement import Placement
+from routing.decision.router import Router
 from routing.fleet import Fleet
 from routing.rejection import Reason
 from routing.request import Request
@@ -104,13 +105,20 @@ class TenantWork(Struct, gc=False):
 class _Open(Struct, gc=False):
     key: TierKey
     sequences: int
+    engine: str
+    slot: int
+    running: float
+    """Sequences beside it when it was placed."""
+    prefilled_s: float
+    """Prefill that its engine had been given by then, its own included."""
 
 
 class DemandMeter:
     """The counts of one gateway process."""
 
-    def __init__(self, fleet: Fleet, *, clock: Callable[[], float]) -> None:
-        self.groups = ModelGroups(fleet)
+    def __init__(self, router: Router, *, clock: Callable[[], float]) -> None:
+        self.groups = ModelGroups(router.fleet)
+        self._router = router
         self._clock = clock
         self._tiers: dict[TierKey, TierFigures] = {}
         self._answers: dict[TierKey, RunningMean] = {}
@@ -135,18 +143,22 @@ class DemandMeter:
             self._end(self._open.pop(request.id))
         predicted = placement.predicted
         cold_tokens = max(0.0, predicted.prompt_tokens - predicted.cached_tokens)
+        # As the engines' speed is learned: long contexts take more time for each token.
+        work_tokens = prefill_work(cold_tokens, predicted.prompt_tokens, self._router.costs.growth.per_token)
         figures.requests += 1
-        figures.prefill_tokens += cold_tokens
-        figures.prefill_squares += cold_tokens * cold_tokens
+        figures.prefill_tokens += work_tokens
+        figures.prefill_squares += work_tokens * work_tokens
         output_tokens = self.expected_output(key, request)
         figures.output_tokens += output_tokens
         figures.running += request.sequences
         if request.regions is not None:
-            _add_resident(figures, request.regions, cold_tokens, output_tokens)
+            _add_resident(figures, request.regions, work_tokens, output_tokens)
         self._admit(tenant or "", cold_tokens, output_tokens)
         if len(self._open) >= MAX_OPEN:
             self._end(self._open.popitem(last=False)[1])
-        self._open[request.id] = _Open(key, request.sequences)
+        engine = placement.engine
+        prefilled_s = self._router.ledger.total_prefill_s[engine.slot]
+        self._open[request.id] = _Open(key, request.sequences, engine.name, engine.slot, predicted.running, prefilled_s)
         if self._remembered:
             face = fingerprint_of(tenant, key[0], request.prompt)
             if self._remembered.pop(face, self) is None:
@@ -157,6 +169,7 @@ class DemandMeter:
         opened = self._open.pop(outcome.id, None)
         if opened is not None:
             self._end(opened)
+            self._learn_step(opened, outcome)
         key = opened.key if opened is not None else self._key(outcome.model, outcome.tier)
         if outcome.coalesced_with is not None or key is None:
             return
@@ -176,6 +189,28 @@ class DemandMeter:
             figures.met += outcome.slo_met
         if outcome.reason in COUNTED:
             self._reject(key, outcome)
+
+    def _learn_step(self, opened: _Open, outcome: Outcome) -> None:
+        """Learn what a decode step takes without prefill: what was given to the engine since has stalled the stream,
+        but for what still waits there. Streams of pairs are learned where they end.
+        """
+        attempt = outcome.attempts[0] if len(outcome.attempts) == 1 else None
+        if attempt is None or attempt.engine != opened.engine or attempt.prefill_engine is not None:
+            return
+        if outcome.usage is None or outcome.decode_s is None or outcome.reason is not None:
+            return
+        ledger, slot = self._router.ledger, opened.slot
+        engine = self._router.fleet.engine(opened.engine)
+        if engine is None or engine.slot != slot:
+            return
+        waiting_s = ledger.queued_s(lambda column: column[slot : slot + 1], self._clock())[0]
+        self._router.decode_pace.observe(
+            slot,
+            (opened.running + ledger.running[slot]) / 2,
+            outcome.usage.completion_tokens // opened.sequences - 1,
+            outcome.decode_s,
+            stalled_s=ledger.total_prefill_s[slot] - opened.prefilled_s - waiting_s,
+        )
 
     def expected_output(self, key: TierKey, request: Request) -> float:
         """Return the output tokens that a request is expected to need, all sequences together."""

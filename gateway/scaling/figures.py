@@ -34,6 +34,7 @@ class TierFigures(Struct, array_like=True, gc=False):
     requests: float = 0.0
     """Placed for the first time, since the gateway's start; so are all sums."""
     prefill_tokens: float = 0.0
+    """Uncached, weighted by their context (`routing.cost.prefill_work`)."""
     prefill_squares: float = 0.0
     """Of the uncached tokens of each request."""
     output_tokens: float = 0.0

@@ -140,15 +140,21 @@ class PoolWatch:
         return entry.model if entry is not None else None
 
     def _speed(self, found: PoolEngines) -> EngineSpeed:
-        costs, slots = self._router.costs, [engine.slot for engine in found.ready]
+        router, slots = self._router, [engine.slot for engine in found.ready]
+        costs, pace = router.costs, router.decode_pace
+        # What `costs` learns includes the stalls by the prefill of the moment: it would count that twice.
+        steps = [
+            pace.line(slot) if pace.is_known else (costs.step_base_s[slot], costs.step_per_sequence_s[slot])
+            for slot in slots
+        ]
         sizes = [engine.kv_tokens for engine in found.ready if engine.kv_tokens]
         seconds_per_token = sum(costs.seconds_per_token[slot] for slot in slots) / len(slots)
         prior = EngineSpeed()
         return EngineSpeed(
             kind=found.kind,
             prefill_tokens_per_s=1 / seconds_per_token if seconds_per_token > 0 else prior.prefill_tokens_per_s,
-            step_base_s=sum(costs.step_base_s[slot] for slot in slots) / len(slots),
-            step_per_sequence_s=sum(costs.step_per_sequence_s[slot] for slot in slots) / len(slots),
+            step_base_s=sum(base_s for base_s, _ in steps) / len(slots),
+            step_per_sequence_s=sum(each_s for _, each_s in steps) / len(slots),
             kv_capacity_tokens=sum(sizes) / len(sizes) if sizes else prior.kv_capacity_tokens,
         )
 

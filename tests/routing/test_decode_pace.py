@@ -69,3 +69,15 @@ def test_short_answers_and_times_that_are_none_teach_nothing() -> None:
     before_s = sum(pace.line(0))
     pace.observe(0, 20.0, 100, 1e6)
     assert sum(pace.line(0)) < 1.3 * before_s
+
+
+def test_stalls_by_prefill_are_no_part_of_a_step() -> None:
+    """Streams that prefill has stalled show the line of those that it has not; where it took most, nothing."""
+    pace = DecodePace(PRIOR)
+    assert not pace.is_known
+    for running in draws(100):
+        seconds = 100 * (BASE_S + running * EACH_S)
+        pace.observe(0, running, 100, 1.6 * seconds, stalled_s=0.6 * seconds)
+        pace.observe(0, running, 100, 9.0 * seconds, stalled_s=6.0 * seconds)
+    assert pace.is_known
+    assert pace.line(0)[0] == pytest.approx(BASE_S, rel=0.2)

@@ -234,3 +234,37 @@ def test_only_an_allowed_pool_is_woken() -> None:
     cloud, home = answers[0].pools
     assert (cloud.engines, cloud.is_active) == (0, False)
     assert (home.engines, home.is_active) == (1, True)
+
+
+HOME_AND_CLOUD = SupplyPolicy(pools={"home": GuardRails(2, 2, 10, 1e6), "cloud": GuardRails(0, 6, 10, 1e6)})
+
+
+def beside_a_cloud(requests: float, *, engines: int = 0, busy: float = 0.0) -> ModelLoad:
+    return load_of(requests, PoolLoad("home", ready=2), PoolLoad("cloud", rank=1, ready=engines, busy=busy))
+
+
+def test_no_engine_of_a_cloud_starts_for_the_noise_of_few_requests() -> None:
+    """A little more than home carries: one minute does not show it, several do. Much more is shown at once."""
+    answers, _ = decide([beside_a_cloud(3.7)] * 40, HOME_AND_CLOUD)
+    assert next(term.value for term in answers[0].pools[0].terms if term.name == "needed_alone") > 2
+    figures = [answer.pools[1].engines for answer in answers]
+    assert (figures[0], figures[-1]) == (0, 1)
+    answers, _ = decide([beside_a_cloud(8.0)], HOME_AND_CLOUD)
+    assert answers[0].pools[1].engines == 2
+
+
+def test_an_engine_of_a_cloud_stays_while_it_may_be_needed() -> None:
+    """A load for which none would be started keeps the one that is there, and a lower one does not."""
+    first = beside_a_cloud(8.0)
+    for requests, kept in ((3.6, 1), (2.0, 0)):
+        answers, _ = decide([first] + [beside_a_cloud(requests, engines=2)] * 80, HOME_AND_CLOUD)
+        assert answers[-1].pools[1].engines == kept
+
+
+def test_streams_in_a_cloud_hold_no_engine_there_while_home_serves() -> None:
+    """A drained engine finishes them. Without another engine they keep the pool from zero."""
+    loads = [beside_a_cloud(1.0, engines=1, busy=1.0)] * 40
+    answers, _ = decide(loads, HOME_AND_CLOUD)
+    assert answers[-1].pools[1].engines == 0
+    answers, _ = decide([load_of(0.0, PoolLoad("cloud", rank=1, ready=1, busy=1.0))] * 80, rails())
+    assert answers[-1].pools[0].engines == 1

@@ -117,3 +117,14 @@ def test_a_clock_that_goes_back_changes_nothing_but_the_time() -> None:
     assert back.level == history.level
     on = observe(back, work(5.0), at, HORIZON_S, 0.05)
     assert forecast(on, at, HORIZON_S).work.requests == pytest.approx(5.0, rel=0.25)
+
+
+def test_the_level_is_more_certain_the_longer_it_was_measured() -> None:
+    """Windows of a minute, every quarter of it: the noise of the level falls to a third of the first window's."""
+    history, noises = WorkHistory(), []
+    for at in range(40):
+        history = observe(history, work(10.0), MONDAY_S + 15 * at, HORIZON_S, 0.2, window_s=60.0)
+        noises.append(ahead(history, 15 * at).noise)
+    assert noises[0] == pytest.approx(0.2)
+    assert 0.08 < noises[-1] < 0.12
+    assert noises == sorted(noises, reverse=True)

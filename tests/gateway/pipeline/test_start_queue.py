@@ -162,7 +162,7 @@ def test_what_is_held_is_counted_by_tier() -> None:
         queue = MeteredAdmissionQueue(
             stage.router, clock=asyncio.get_running_loop().time, draw=lambda: 0.5, admission=stage.admission
         )
-        queue.meter = DemandMeter(stage.router.fleet, clock=asyncio.get_running_loop().time)
+        queue.meter = DemandMeter(stage.router, clock=asyncio.get_running_loop().time)
         queue.starts, stage.pipeline._queue = stage.room.starts, queue
         stage.room = queue
         stage.start(4.0)

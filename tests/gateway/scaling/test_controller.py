@@ -89,7 +89,7 @@ class Gateway:
         self.router = Router(routings()["least-loaded"], exact_sizes=True)
         self.router.fleet.configured_models = frozenset({"m"})
         self.room = MeteredAdmissionQueue(self.router, clock=loop.time, draw=lambda: 0.5)
-        self.room.meter = self.meter = DemandMeter(self.router.fleet, clock=loop.time)
+        self.room.meter = self.meter = DemandMeter(self.router, clock=loop.time)
         self.wire = Wire(number, gateways)
         self.events: list[tuple[str, dict[str, object]]] = []
         self.is_settled = True

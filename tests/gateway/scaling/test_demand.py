@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
 from gateway.pipeline.record import Outcome
@@ -12,7 +13,8 @@ from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.rejection import Reason
 from routing.request import Request, Usage
-from tests.routing.engines import MODEL, add_pod, ask, place, router_of
+from tests.gateway.samples import an_attempt
+from tests.routing.engines import MODEL, add_pod, ask, place, router_of, texts_apart
 
 
 class Clock:
@@ -26,7 +28,7 @@ def metered(engines: int = 1) -> tuple[Router, DemandMeter, Clock]:
     router, clock = router_of(0), Clock()
     for number in range(engines):
         add_pod(router, f"http://p{number}")
-    return router, DemandMeter(router.fleet, clock=clock), clock
+    return router, DemandMeter(router, clock=clock), clock
 
 
 def count(meter: DemandMeter, router: Router, request: Request, tenant: str = "acme", tier: str = "gold") -> Placement:
@@ -149,3 +151,26 @@ def test_work_that_residency_bounds_is_counted_apart() -> None:
     assert len(figures.resident) == MAX_RESIDENCIES
     assert figures.resident["a,r0"][0] == 2.0
     assert sum(sums[0] for sums in figures.resident.values()) < figures.requests
+
+
+def test_a_decode_step_is_learned_without_the_prefill_beside_it() -> None:
+    """Streams of an engine that prefills for others meanwhile: its step of 20 ms, not their pace."""
+    router, meter, clock = metered()
+    ledger, slot, tokens = router.ledger, 0, 101
+    for number in range(20):
+        request = ask(texts_apart(2 * number))
+        placement = count(meter, router, request)
+        placement.first_token(clock.now_s)
+        other = place(router, ask(texts_apart(2 * number + 1)), now_s=clock.now_s)
+        stalled_s = ledger.queued_s(lambda column: column[slot : slot + 1], clock.now_s)[0]
+        assert stalled_s > 0
+        other.first_token(clock.now_s)
+        other.release(clock.now_s)
+        decode_s = 0.02 * (tokens - 1) + stalled_s
+        clock.now_s += decode_s
+        placement.release(clock.now_s)
+        attempt = an_attempt(engine=placement.engine.name)
+        meter.on_outcome(ended(request, usage=Usage(2_000, tokens), attempts=(attempt,), decode_s=decode_s))
+    base_s, each_s = router.decode_pace.line(slot)
+    assert router.decode_pace.is_known
+    assert base_s + each_s == pytest.approx(0.02, rel=0.02)
