@@ -14,7 +14,7 @@ from aiohttp import web
 from tests.gateway.fake_pod import Pulse
 from tests.gateway.kv_index.redis_servers import free_port
 
-CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+CHAT, MESSAGES, MODELS = "/v1/chat/completions", "/v1/messages", "/models"
 
 
 @dataclass(slots=True)
@@ -46,6 +46,8 @@ class FakeProvider:
     is_cut: bool = False
     calls_tool: bool = False
     port: int = 0
+    probes: int = 0
+    """Requests for the list of models, which are always answered and are not among `received`."""
     received: list[Received] = field(default_factory=list)
     runner: web.AppRunner | None = None
     released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,6 +83,10 @@ class FakeProvider:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
+        if request.method == "GET" and request.path.endswith(MODELS):
+            self.probes += 1
+            self.pulse.beat()
+            return web.json_response({"object": "list", "data": []})
         self.received.append(Received(request.path, {k.lower(): v for k, v in request.headers.items()}, raw))
         self.pulse.beat()
         if self.is_silent:

@@ -21,6 +21,7 @@ from gateway.pipeline.attempt import AttemptStatus
 from gateway.providers import monitor as monitor_module
 from gateway.providers.bodies import outgoing_body
 from gateway.providers.gate import Denial, Permit, ProviderGate
+from gateway.providers.link import LinkProbe
 from gateway.providers.monitor import ProviderMonitor
 from gateway.providers.translation import Untranslatable
 from routing.decision.router import Router
@@ -65,7 +66,7 @@ def a_gate(endpoints: Sequence[ProviderEndpoint] = ENDPOINTS) -> tuple[ProviderG
     router.reshape_pod("http://pod", (EngineShape(),))
     prices = {model: ModelEntry(model, 1e-6, 2e-6) for model in MODELS}
     quotas = make_quota_enforcer(router, prices, lambda: False, clock=lambda: 1.0, draw=lambda: 0.5)
-    monitor = ProviderMonitor(router, clock=lambda: 1.0, log_event=lambda *_, **__: None)
+    monitor = ProviderMonitor(router, clock=lambda: 1.0, log_event=lambda *_, **__: None, probe=LinkProbe())
     monitor.apply(ProvidersConfig(endpoints=tuple(endpoints)))
     return ProviderGate(monitor, quotas), router
 
