@@ -20,7 +20,8 @@ def use_providers(gateway: Gateway) -> None:
     monitor = ProviderMonitor(
         gateway.router, clock=asyncio.get_running_loop().time, log_event=gateway.log_event, probe=probe
     )
-    gate, watch = ProviderGate(monitor, gateway.quotas), LinkWatch(monitor, pool, probe)
+    gate = ProviderGate(monitor, gateway.quotas, gateway.settings.processes)
+    watch = LinkWatch(monitor, pool, probe)
     gateway.listener.dispatcher.transports.use_providers(ProviderSender(gate, pool, watch))
     gateway.providers = monitor
     gateway.cascades.limit_providers(gate.has_room)

@@ -277,7 +277,9 @@ def providers_schema() -> Schema:
             "models": described(RENAMINGS.schema, "Model name here, to the provider's name of it."),
             "api_key": described(TEXT.schema, "Its key; write `${NAME}` for an environment variable."),
             "api_key_file": described(TEXT.schema, "File that contains its key, read again by a reload."),
-            "max_parallel_requests": described(COUNT.schema, "Requests at one time per process (default 64)."),
+            "max_parallel_requests": described(
+                COUNT.schema, "Requests at one time, divided among the processes (default 64)."
+            ),
             "max_output_tokens": described(COUNT.schema, "Output limit of requests that set none (default 4096)."),
             "connect_timeout_s": described(
                 ABOVE_ZERO.schema, "Seconds to connect, and to notice a link that is cut (default 1)."

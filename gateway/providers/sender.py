@@ -29,7 +29,7 @@ PROVIDERS_HEADER = "x-hearth-providers"
 
 
 class PermitEnded(Exception):  # noqa: N818 - like a rejection it is an outcome, not an error
-    """Providers were stopped, or the endpoint was changed, before anything was sent."""
+    """Providers were stopped, the endpoint was changed, or the tenant's grant removed, before anything was sent."""
 
 
 class ProviderSender:
@@ -82,7 +82,9 @@ class ProviderSender:
                     exchange = await self._exchange(permit, placement.request, line, make_relay(), first_byte_by_s)
             except PermitEnded:
                 was_sent = False
-                result = AttemptResult(AttemptStatus.PROVIDER_DENIED, detail=f"{config.name} was stopped or changed.")
+                result = AttemptResult(
+                    AttemptStatus.PROVIDER_DENIED, detail=f"{config.name} was stopped, changed or forbidden."
+                )
             except (PoolIsFull, OSError) as error:
                 was_sent = False
                 result = _unreachable(config, error)

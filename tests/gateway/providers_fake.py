@@ -43,6 +43,8 @@ class FakeProvider:
     """It takes requests and never answers."""
     cuts_after: int | None = None
     """Events of a stream after which it closes the connection."""
+    pauses_after: int | None = None
+    """Events of a stream after which it waits until it is released."""
     is_cut: bool = False
     calls_tool: bool = False
     port: int = 0
@@ -79,6 +81,12 @@ class FakeProvider:
         if self.runner is not None:
             await self.runner.cleanup()
             self.runner = None
+        self.released = asyncio.Event()
+
+    def release(self) -> None:
+        """Let everything go on that waits, and what comes later as well."""
+        self.is_silent, self.pauses_after = False, None
+        self.released.set()
         self.released = asyncio.Event()
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
@@ -121,6 +129,9 @@ class FakeProvider:
                 assert request.transport is not None
                 request.transport.abort()
                 break
+            if number == self.pauses_after:
+                self.pulse.beat()
+                await self.released.wait()
             await answer.write(event)
         return answer
 

@@ -94,8 +94,7 @@ async def test_a_link_that_swallows_what_is_sent(tmp_path_factory: pytest.TempPa
                 _, _, head = await scene.post(chat_body(model="auto", stream=True))
                 assert head["x-hearth-cascade-model"] == "small"
             assert (await shown(scene))["requests"] == sent
-            scene.openai.is_silent = False
-            scene.openai.released.set()
+            scene.openai.release()
             link.is_frozen = False
             await until_state(scene, "usable")
             _, text, head = await scene.post(chat_body(model="auto", stream=True))
