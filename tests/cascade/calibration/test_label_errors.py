@@ -108,6 +108,7 @@ def test_enough_true_labels_count_without_the_judge() -> None:
     assert alone.labels is not None
     assert (alone.labels.error, alone.labels.left_out) == (0.0, 2)
     assert "left out" in describe_labels(alone.labels, alone.models)
+    assert found.labels is not None
     assert "left out" not in describe_labels(found.labels, found.models)
 
 
