@@ -91,6 +91,8 @@ class DriftController:
         """None while it is learned."""
         self._set_reference(_known_reference(file, comparison, declared_difference))
         self._steps = [0.0] * (len(file.models) - 1)
+        self._applied_steps = list(self._steps)
+        """Those of the corrected calibration."""
         self.shadows = 0
         self.worse = 0
         """Samples in which the accepted answer was worse."""
@@ -185,8 +187,12 @@ class DriftController:
         if self.is_withdrawn:
             self._corrected = replace(self._calibrated, is_promised=False)
             return
+        steps = [self.steps_of(index) for index in range(len(self._steps))]
+        if steps == self._applied_steps:
+            return
+        self._applied_steps = steps
         greatest = signal_range(self._calibrated.signal)[1]
-        cuts = tuple(_raised(cut, self.steps_of(cut.rung), greatest) for cut in self._calibrated.cuts)
+        cuts = tuple(_raised(cut, steps[cut.rung], greatest) for cut in self._calibrated.cuts)
         self._corrected = replace(self._calibrated, cuts=cuts)
 
 

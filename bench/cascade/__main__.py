@@ -5,6 +5,7 @@
     python -m bench.cascade --rows N
     python -m bench.cascade --easy [--draws N] [--jobs N] [--keep FILE]
     python -m bench.cascade --collected [--draws N] [--only NAME ...] [--jobs N] [--keep FILE]
+    python -m bench.cascade --real URL_SMALL URL_LARGE --questions FILE [--answer-pattern REGEX] [--keep FILE]
 
 Populations are made up with known truth, and RouteLLM's answers to GSM8K where its file is found (TRACES, by default
 ../shared/traces). Each `--data` adds a labelled file, by every one of its signals. Exit status 1 where something falls
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bench.cascade.calibration_memory import measure_memory
 from bench.cascade.collected import COLLECTED_HEAD, COLLECTED_METHOD, collected_cells, collected_targets
@@ -36,6 +38,7 @@ from bench.cascade.populations import (
     three_models,
     tied,
 )
+from bench.cascade.real_models import REAL_METHOD, RealRun, UnusableModels, measure_real
 from bench.target import Target
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.models import Price
@@ -98,7 +101,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--collected", action="store_true", help="from an empty file instead: collect, calibrate, serve"
     )
     parser.add_argument("--easy", action="store_true", help="what is saved by share of easy traffic instead")
+    parser.add_argument(
+        "--real", nargs=2, metavar="URL", help="two models' servers instead, smaller first: collect, calibrate, serve"
+    )
+    parser.add_argument("--questions", type=Path, help='of --real: JSON lines {"question", "answer"}')
+    parser.add_argument("--answer-pattern", metavar="REGEX", help="of --real: what is compared of an answer")
+    parser.add_argument("--max-loss", type=float, default=0.03, help="of --real (default 0.03)")
+    parser.add_argument("--max-tokens", type=int, default=48, help="of --real: of an answer (default 48)")
     options = parser.parse_args(arguments)
+    if options.real:
+        if options.questions is None:
+            parser.error("--real takes --questions FILE")
+        return _real(options)
     if options.rows:
         return _print_page([measure_memory(options.rows)], [], options.keep)
     if options.drift:
@@ -150,6 +164,24 @@ def _drift(options: argparse.Namespace) -> int:
         cells.append(cell)
     parts = [DRIFT_METHOD, "\n".join([DRIFT_HEAD, *map(str, cells)])]
     return _print_page(list(drift_targets(cells)), parts, options.keep)
+
+
+def _real(options: argparse.Namespace) -> int:
+    small, large = (url.rstrip("/").removesuffix("/v1") for url in options.real)
+    run = RealRun(
+        (small, large),
+        options.questions,
+        pattern=options.answer_pattern,
+        max_loss=options.max_loss,
+        max_tokens=options.max_tokens,
+    )
+    with TemporaryDirectory(prefix="hearth-real-") as folder:
+        try:
+            lines, found = measure_real(run, Path(folder))
+        except (UnusableModels, OSError) as fault:
+            print(f"bench-cascade: {fault}", file=sys.stderr)
+            return 1
+    return _print_page(found, [REAL_METHOD, "\n".join(lines)], options.keep)
 
 
 def _print_page(found: Sequence[Target], parts: Sequence[str], keep: Path | None) -> int:

@@ -28,7 +28,7 @@ from bench.target import Target
 from cascade.answer_comparison import answers_agree
 from cascade.calibration.calibrate import CalibrationTarget, calibrate
 from cascade.calibration.examples import AnswerPricing, Example, examples_of
-from cascade.calibration.label_errors import with_true_labels
+from cascade.calibration.label_errors import with_true_labels, without_judged
 from cascade.calibration.labelled_file import read_labelled
 from cascade.calibration_file import (
     ANY_BUCKET,
@@ -348,7 +348,7 @@ def calibrated(data: HiddenSet, lines: Sequence[bytes], guarantee: QualityGuaran
         return None
     labelled = read_labelled(b"\n".join(lines), MODELS)
     # Rows are redrawn independently: that a row occurs twice says nothing of its group.
-    labelled = with_true_labels(labelled) if data.is_true_only else labelled
+    labelled = with_true_labels(labelled) if data.is_true_only else without_judged(labelled, guarantee)
     labelled = replace(labelled, rows=[replace(row, group=0, bucket=row.bucket) for row in labelled.rows])
     stage = SignalStage.PROMPT if data.signal == EASE else SignalStage.WINDOW
     examples = examples_of(labelled, data.signal, AnswerPricing(PRICES, stage, 1))

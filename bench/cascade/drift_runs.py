@@ -21,7 +21,7 @@ from bench.target import Target
 from cascade.calibration.calibrate import calibrate, reference_outcomes
 from cascade.calibration.examples import Example
 from cascade.calibration.replay import answering_model
-from cascade.calibration_file import CalibrationFile, Comparison, QualityGuarantee
+from cascade.calibration_file import ANY_BUCKET, CalibrationFile, Comparison, QualityGuarantee
 from cascade.drift import DriftController, FreezeDetector
 
 POPULATIONS = {
@@ -249,9 +249,14 @@ def _run(
     keeping = FreezeDetector(entry.samples / entry.judged)
     turned = (2.0 * controller.allowed_rate - net) / (1.0 - net) if is_broken else 0.0
     compared, suspected, size = 0, None, len(population.examples)
+    calibration, cut = None, None
     while compared < shadows:
         example = population.examples[int(random.random() * size)]
-        is_kept = answering_model(controller.calibration, example, random.random())[0] == 0
+        if controller.calibration is not calibration:
+            calibration = controller.calibration
+            cut = calibration.threshold_for(0, ANY_BUCKET) if calibration.is_promised else None
+        draw = random.random()
+        is_kept = cut is not None and cut.accepts(example.signals[0], draw)
         keeping.record(is_kept=is_kept, raised_steps=controller.steps_of(0))
         if keeping.is_frozen:
             return RunEvents(suspected, compared)

@@ -1,8 +1,8 @@
 """`python -m bench.edge`: a gateway with one local model and a provider behind a backhaul that is cut and restored.
 
-The rows: how long answers take in the five seconds after a cut, how soon an answer is escalated again, and the share
-of requests that leaves, under its cap, at a base load and at ten times that. Everything runs on this machine; a load
-beside it makes the seconds longer.
+The rows, for a cut that closes connections and one that closes nothing: how long answers take in the five seconds
+after it, and how soon an answer is escalated again; then the share of requests that leaves, under its cap, at a base
+load and at ten times that. Everything runs on this machine; a load beside it makes the seconds longer.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tests.gateway.hostile_links import a_link
+from tests.gateway.kv_index.redis_servers import free_port
 from tests.scenarios.provider_scene import ALLOWED, ProviderScene, a_provider_scene, chat_body
 
 NEVER = 0.99
@@ -42,24 +44,53 @@ async def offered(rate: float, seconds: float, send: Callable[[], Awaitable[Any]
 
 
 async def cut_and_restore(folder: Path) -> None:
-    """Print the rows of the cut."""
+    """Print the rows of a cut that closes every connection."""
     async with a_provider_scene(folder, {"allowed": ALLOWED}, threshold=NEVER) as scene:
-        before = [await timed(scene) for _ in range(10)]
-        sending = asyncio.create_task(offered(BASE_RATE, AFTER_CUT_S, lambda: timed(scene)))
-        await scene.openai.stop()
-        after = await sending
-        began_s = time.monotonic()
-        await scene.openai.start()
-        while not (await timed(scene))[2]:
-            pass
-        resumed_s = time.monotonic() - began_s
-    print(
-        f"before the cut: {sum(left for _, _, left in before)} of {len(before)} escalated, p50 {median(before):.3f} s"
-    )
+        await _rows_of_cut("closed", scene, scene.openai.stop, scene.openai.start)
+
+
+async def swallow_and_restore(folder: Path) -> None:
+    """Print the rows of a cut that closes nothing: a link that accepts and reads on, and forwards no byte."""
+    port = free_port()
+    async with a_link(port) as link:
+        endpoint = {"base_url": f"http://127.0.0.1:{link.port}", "quirks": {"probe_path": "/models"}}
+        async with a_provider_scene(folder, {"allowed": ALLOWED}, threshold=NEVER, endpoint=endpoint) as scene:
+            await scene.openai.stop()
+            scene.openai.port = port
+            await scene.openai.start()
+
+            async def freeze(*, frozen: bool) -> None:
+                link.is_frozen = frozen
+
+            await _rows_of_cut(
+                "without a word", scene, lambda: freeze(frozen=True), lambda: freeze(frozen=False), in_flight=4
+            )
+
+
+async def _rows_of_cut(
+    how: str,
+    scene: ProviderScene,
+    cut: Callable[[], Awaitable[None]],
+    restore: Callable[[], Awaitable[None]],
+    *,
+    in_flight: int = 0,
+) -> None:
+    """`in_flight`: requests that are sent at the moment of the cut."""
+    before = [await timed(scene) for _ in range(10)]
+    await cut()
+    at_cut = [asyncio.create_task(timed(scene)) for _ in range(in_flight)]
+    after = await offered(BASE_RATE, AFTER_CUT_S, lambda: timed(scene)) + list(await asyncio.gather(*at_cut))
+    began_s = time.monotonic()
+    await restore()
+    while not (await timed(scene))[2]:
+        pass
+    resumed_s = time.monotonic() - began_s
+    print(f"cut {how}")
+    print(f"  before: {sum(left for _, _, left in before)} of {len(before)} escalated, p50 {median(before):.3f} s")
     failed = sum(status != 200 for _, status, _ in after)
     max_s = max(seconds for seconds, _, _ in after)
-    print(f"after the cut: {len(after)} requests, {failed} failed, p50 {median(after):.3f} s, max {max_s:.3f} s")
-    print(f"restored: escalated again after {resumed_s:.3f} s")
+    print(f"  after: {len(after)} requests, {failed} failed, p50 {median(after):.3f} s, max {max_s:.3f} s")
+    print(f"  restored: escalated again after {resumed_s:.3f} s")
 
 
 async def shares(folder: Path) -> None:
@@ -84,7 +115,10 @@ async def main() -> None:
     """Run all rows."""
     with TemporaryDirectory(prefix="hearth-edge-") as held:
         folder = Path(held)
-        await cut_and_restore(folder)
+        for number, cut in enumerate((cut_and_restore, swallow_and_restore)):
+            place = folder / f"cut-{number}"
+            place.mkdir()
+            await cut(place)
         await shares(folder)
 
 

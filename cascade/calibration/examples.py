@@ -72,6 +72,8 @@ class LabelSummary:
     judge_losses: tuple[float, ...] = ()
     """By model but the largest: what an answer counts as losing that the judge does not call worse; 1 without an audit.
     """
+    left_out: int = 0
+    """Rows that are not used, since the true labels alone show more."""
     expected_share: float = nan
     """Share of the rows with an `expected` answer in which the largest model gives it; nan without any."""
 

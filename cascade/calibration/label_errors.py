@@ -22,6 +22,8 @@ from cascade.calibration.labelling import (
     audit_bound,
     relative_scores,
 )
+from cascade.calibration_file import QualityGuarantee
+from cascade.loss_bound import min_examples
 
 
 def with_label_errors(labelled: LabelledExamples) -> LabelledExamples:
@@ -51,7 +53,27 @@ def with_true_labels(labelled: LabelledExamples) -> LabelledExamples:
     if labelled.labels is None:
         return labelled
     sources = Counter(row.label.source for row in rows if row.label is not None)
-    return replace(labelled, rows=rows, labels=replace(labelled.labels, sources=sources, error=0.0))
+    left_out = len(labelled.rows) - len(rows)
+    return replace(labelled, rows=rows, labels=replace(labelled.labels, sources=sources, error=0.0, left_out=left_out))
+
+
+TRUE_LABELS_ALONE = 1.5
+"""True labels, as a multiple of the fewest that can carry the guarantee, from which they count without a judge's."""
+
+
+def without_judged(labelled: LabelledExamples, guarantee: QualityGuarantee) -> LabelledExamples:
+    """Return the rows with true labels alone where a judge labels others, and they are enough; else the same file.
+
+    A judge's labels are valid only where audited and judged rows are of one kind, and then so are the true labels
+    alone. Which are used depends on their number and on nothing that is tested. What a judge may have missed counts as
+    lost, so that some hundred true labels show more than thousands of verdicts beside them.
+    """
+    labels = labelled.labels
+    if labels is None or not labels.error:
+        return labelled
+    known = sum(count for source, count in labels.sources.items() if source in TRUE_SOURCES)
+    fewest = min_examples(guarantee.max_loss, 1.0 - guarantee.confidence)
+    return with_true_labels(labelled) if known >= TRUE_LABELS_ALONE * fewest else labelled
 
 
 def _audit(rows: Sequence[LabelledRow], index: int) -> JudgeAudit:

@@ -66,6 +66,10 @@ def describe_labels(labels: LabelSummary, models: Sequence[str]) -> str:
     """Return as text which methods labelled the rows, and how far the labels may be wrong."""
     sources = ", ".join(f"{source} {count:,}" for source, count in sorted(labels.sources.items()))
     rows = [("labelled by", sources)]
+    if labels.left_out:
+        rows.append(
+            ("left out", f"{labels.left_out:,} rows without a true label: those with one show more by themselves")
+        )
     if labels.unlabelled:
         rows.append(("unlabelled", f"{labels.unlabelled:,} rows: all answers but the largest model's count as lost"))
     if LabelSource.JUDGE in labels.sources:

@@ -8,15 +8,21 @@ from gateway.app.gateway import Gateway
 from gateway.observe.metrics.providers import ProviderCollector
 from gateway.pipeline.attempt import AttemptStatus
 from gateway.providers.gate import ProviderGate
+from gateway.providers.link import LinkProbe
+from gateway.providers.link_watch import LinkWatch
 from gateway.providers.monitor import ProviderMonitor
 from gateway.providers.sender import ProviderSender
 
 
 def use_providers(gateway: Gateway) -> None:
     """Let requests be sent to the configured endpoints, by the grants of their tenants."""
-    monitor = ProviderMonitor(gateway.router, clock=asyncio.get_running_loop().time, log_event=gateway.log_event)
-    gate = ProviderGate(monitor, gateway.quotas)
-    gateway.listener.dispatcher.transports.use_providers(ProviderSender(gate, gateway.listener.pool))
+    probe, pool = LinkProbe(), gateway.listener.pool
+    monitor = ProviderMonitor(
+        gateway.router, clock=asyncio.get_running_loop().time, log_event=gateway.log_event, probe=probe
+    )
+    gate = ProviderGate(monitor, gateway.quotas, gateway.settings.processes)
+    watch = LinkWatch(monitor, pool, probe)
+    gateway.listener.dispatcher.transports.use_providers(ProviderSender(gate, pool, watch))
     gateway.providers = monitor
     gateway.cascades.limit_providers(gate.has_room)
     fleet_health = gateway.watcher.on_attempt_end
@@ -26,6 +32,6 @@ def use_providers(gateway: Gateway) -> None:
 
     gateway.pipeline.report_health_to(health)
     gateway.pipeline.observe_first(gate.on_outcome)
-    gateway.background.append(monitor.run)
+    gateway.background += [monitor.run, watch.run]
     gateway.registry.register(ProviderCollector(monitor, gate))
     monitor.apply(gateway.settings.providers)

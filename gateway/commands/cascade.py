@@ -11,7 +11,7 @@ from pathlib import Path
 from cascade.calibration.calibrate import CalibrationResult, CalibrationTarget, calibrate
 from cascade.calibration.combine import TooFewRows, fit_combinations, split_for_fit, with_combination
 from cascade.calibration.examples import AnswerPricing, Example, LabelledExamples, LabelSummary, examples_of
-from cascade.calibration.label_errors import with_true_labels
+from cascade.calibration.label_errors import with_true_labels, without_judged
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.calibration.live_checks import are_buckets_unproven, bucket_faults, signal_faults, value_faults
 from cascade.calibration.replay import replay
@@ -176,6 +176,8 @@ def _labelled_examples(
         labelled = with_true_labels(labelled)
         if not labelled.rows:
             raise InvalidValue(f"{arguments.data} has no row with a true label")
+    elif arguments.action == "calibrate":
+        labelled = without_judged(labelled, QualityGuarantee(arguments.max_loss, arguments.confidence))
     signal = arguments.signal or labelled.default_signal()
     subject = CalibrationTarget(labelled.models, signal, SignalStage(arguments.stage or labelled.default_stage(signal)))
     if labelled.stage not in (None, subject.stage) and subject.stage is not SignalStage.PROMPT:

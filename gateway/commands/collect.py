@@ -29,6 +29,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 from cascade.answer_comparison import ComparisonVerdict, comparison_prompt, outcome_of_orders, read_comparison
 from cascade.calibration.calibrate import CalibrationTarget
 from cascade.calibration.examples import AnswerPricing, examples_of
+from cascade.calibration.label_errors import without_judged
 from cascade.calibration.labelled_file import read_labelled
 from cascade.calibration.labelling import (
     TRUE_SOURCES,
@@ -580,7 +581,7 @@ def describe_progress(
     signal = "margin"
     target = CalibrationTarget(collector.models, signal, collector.stage)
     if path.exists() and path.stat().st_size:
-        labelled = read_labelled(path.read_bytes(), collector.models)
+        labelled = without_judged(read_labelled(path.read_bytes(), collector.models), guarantee)
         pricing = AnswerPricing(prices, collector.stage, collector.window_tokens)
         examples = examples_of(labelled, signal, pricing) if signal in labelled.signals else []
         labels = labelled.labels

@@ -59,6 +59,8 @@ class ProviderQuirks:
     """Fields of the body that the endpoint rejects; they are left out."""
     reports_stream_usage: bool = True
     """Whether `stream_options` is accepted."""
+    probe_path: str | None = None
+    """Path of a GET request that finds out whether it can be reached; None: a connection is enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +79,10 @@ class ProviderEndpoint:
     max_output_tokens: int = 4096
     """Sent as the limit of an answer whose client sets none, so that its money can be reserved."""
     connect_timeout_s: float = 1.0
-    """Also how long what was sent may stay unacknowledged, as on a link that is cut."""
+    """Also how long a link that is cut may stay unnoticed while a request waits."""
     first_byte_timeout_s: float = 30.0
+    response_timeout_s: float = 1800.0
+    """To the end of a response, however slowly it comes."""
     distance_s: float = 0.0
     """Seconds of a round trip to it, added where it is compared with other engines."""
     rank: int = 1
@@ -142,6 +146,7 @@ def _endpoint(table: DocumentTable) -> ProviderEndpoint | None:
         max_output_tokens=table.get("max_output_tokens", positive(integer), defaults.max_output_tokens),
         connect_timeout_s=table.get("connect_timeout_s", _timeout, defaults.connect_timeout_s),
         first_byte_timeout_s=table.get("first_byte_timeout_s", _timeout, defaults.first_byte_timeout_s),
+        response_timeout_s=table.get("response_timeout_s", _response_timeout, defaults.response_timeout_s),
         distance_s=table.get("distance_s", _distance, defaults.distance_s),
         rank=table.get("rank", _rank, defaults.rank),
         quirks=_quirks(table.table("quirks")),
@@ -163,6 +168,7 @@ def _quirks(table: DocumentTable | None) -> ProviderQuirks:
         ),
         drops=frozenset(table.each("drops", text) or ()),
         reports_stream_usage=table.get("reports_stream_usage", flag, default=True),
+        probe_path=table.get("probe_path", _path, None),
     )
     table.close()
     return found
@@ -212,12 +218,21 @@ def _headers(value: object) -> dict[str, str]:
 
 
 MAX_TIMEOUT_S = 600.0
+MAX_RESPONSE_S = 86_400.0
 
 
 def _timeout(value: object) -> float:
+    return _seconds(value, MAX_TIMEOUT_S)
+
+
+def _response_timeout(value: object) -> float:
+    return _seconds(value, MAX_RESPONSE_S)
+
+
+def _seconds(value: object, limit: float) -> float:
     found = positive(any_number)(value)
-    if found > MAX_TIMEOUT_S:
-        raise InvalidValue(f"must be a number of seconds, at most {MAX_TIMEOUT_S:g}; {found:g} looks like milliseconds")
+    if found > limit:
+        raise InvalidValue(f"must be a number of seconds, at most {limit:g}; {found:g} looks like milliseconds")
     return found
 
 
@@ -246,6 +261,10 @@ def providers_schema() -> Schema:
             "reports_stream_usage": described(
                 FLAG.schema, "Whether it accepts `stream_options` (default true); if not, streams are settled by count."
             ),
+            "probe_path": described(
+                TEXT.schema,
+                "Path under base_url of a GET that shows whether it can be reached; default: connecting does.",
+            ),
         }
     )
     endpoint = table(
@@ -258,12 +277,17 @@ def providers_schema() -> Schema:
             "models": described(RENAMINGS.schema, "Model name here, to the provider's name of it."),
             "api_key": described(TEXT.schema, "Its key; write `${NAME}` for an environment variable."),
             "api_key_file": described(TEXT.schema, "File that contains its key, read again by a reload."),
-            "max_parallel_requests": described(COUNT.schema, "Requests at one time per process (default 64)."),
+            "max_parallel_requests": described(
+                COUNT.schema, "Requests at one time, divided among the processes (default 64)."
+            ),
             "max_output_tokens": described(COUNT.schema, "Output limit of requests that set none (default 4096)."),
             "connect_timeout_s": described(
-                ABOVE_ZERO.schema, "Seconds to connect, and to acknowledge what was sent (default 1)."
+                ABOVE_ZERO.schema, "Seconds to connect, and to notice a link that is cut (default 1)."
             ),
-            "first_byte_timeout_s": described(ABOVE_ZERO.schema, "Seconds to the first byte (default 30)."),
+            "first_byte_timeout_s": described(
+                ABOVE_ZERO.schema, "Seconds to the first byte, of unary answers to the last (default 30)."
+            ),
+            "response_timeout_s": described(ABOVE_ZERO.schema, "Seconds to the end of a response (default 1800)."),
             "distance_s": described(
                 {"type": "number", "minimum": 0, "maximum": 10},
                 "Seconds of a round trip, added where engines are compared.",

@@ -4,7 +4,7 @@ Envoy takes one destination per request, and shows a response at best chunk by c
 (to hold it back, to ask another model, to continue it on another pod) is served over the gateway's own connections:
 the picker names the gateway's return listener as the destination. There the request is the one that the picker has
 checked: a ticket, a random header value that only this process knows, stands for its caller, endpoint and trace, so
-that neither a key nor an identity header is trusted twice.
+that neither a key nor an identity header is trusted twice. It serves one request.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gateway.config.extproc import ReturnedFeature
 from gateway.http.client_request import IncomingRequest
 from gateway.http.endpoints import ApiEndpoint
 from gateway.http.response_writer import ResponseWriter
-from gateway.pipeline.record import Frontend
+from gateway.pipeline.record import HTTP, Frontend
 from gateway.runtime.addresses import Address
 from gateway.runtime.trace_context import RequestTrace
 from gateway.server.coalescing import is_coalescible
@@ -38,7 +38,15 @@ MAPPED = "::ffff:"
 """Prefix of an IPv4 address as a socket for both families shows it."""
 
 TICKET_LIFE_S = 60.0
-"""How long Envoy may take to connect and send the request; within it Envoy's own retries use the same ticket."""
+"""How long Envoy may take to connect and send the request. Until all of it has arrived, Envoy's retries use the same
+ticket.
+"""
+
+USED = (
+    "This port serves only requests that the gateway's picker has sent here by way of Envoy, each once and within a "
+    "minute; send requests to the port of Envoy. If Envoy itself has sent this one a second time, let its retry_on "
+    "name connect-failure, refused-stream and reset-before-request only: the gateway tries other pods by itself."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,10 @@ class ReturnTickets:
         """Return a ticket that has not expired; None where there is none."""
         ticket = None if text is None else self._tickets.get(text)
         return ticket if ticket is not None and self._clock() < ticket.expires_s else None
+
+    def take(self, text: bytes | None) -> ReturnTicket | None:
+        """Return a ticket for the one request that it serves, and drop it; None where it is not there any more."""
+        return None if text is None else self._tickets.pop(text, None)
 
 
 class ReturnRule:
@@ -159,19 +171,14 @@ class ReturnHandler:
         """Set endpoint and caller of a request by its ticket. Raises `RequestRejected` without a valid one."""
         ticket = self._tickets.find(incoming.headers.get(TICKET_KEY))
         if ticket is None or incoming.method not in ticket.endpoint.methods:
-            raise RequestRejected(
-                Reason.INVALID_KEY,
-                "This port serves only requests that the gateway's picker has sent here by way of Envoy, "
-                "within a minute; send requests to the port of Envoy.",
-            )
+            raise RequestRejected(Reason.INVALID_KEY, USED)
         incoming.endpoint, incoming.caller = ticket.endpoint, ticket.caller
         incoming.model_override, incoming.pod_subset = ticket.model_override, ticket.pod_subset
         incoming.trace = ticket.trace
 
     def serve(self, incoming: IncomingRequest, reply: ResponseWriter) -> None:
         """Answer a request as the gateway's own port does; its record names Envoy's modes."""
-        ticket = self._tickets.find(incoming.headers.get(TICKET_KEY))
-        if ticket is None or incoming.rejection is not None:
-            self._dispatcher.serve(incoming, reply)
-        else:
-            self._dispatcher.serve(incoming, reply, frontend=ticket.frontend)
+        ticket = self._tickets.take(incoming.headers.get(TICKET_KEY))
+        if ticket is None and incoming.rejection is None:  # Another request with the same ticket was complete before.
+            incoming.rejection = RequestRejected(Reason.INVALID_KEY, USED)
+        self._dispatcher.serve(incoming, reply, frontend=HTTP if ticket is None else ticket.frontend)

@@ -67,6 +67,11 @@ class ProviderExchange:
     def fail(self, end: AttemptStatus, detail: str) -> None:
         self.relay.fail(end, detail.replace("pod", f"provider endpoint {self.name}"))
 
+    def end_by_time(self) -> None:
+        """End it: the response has not ended in the time that it may take."""
+        detail = f"The response of the provider endpoint {self.name} did not end within its response_timeout_s."
+        self.relay.discard(AttemptStatus.TIMEOUT, detail)
+
     def open_response(self, head: ResponseHead) -> ResponseBodyHandler | None:
         """Return the handler of the body that this head announces; None if it cannot be passed on."""
         self.status = self.relay.status = head.status

@@ -74,7 +74,10 @@ class Permit:
         body: OutgoingBody,
         rates: TokenPrices,
         money: Reservation | None,
+        is_forbidden: Callable[[], bool],
     ) -> None:
+        self.is_forbidden = is_forbidden
+        """Whether the policy or the configuration of now forbids what was permitted."""
         self.endpoint = endpoint
         self.config = config
         """The endpoint as it was when the request was permitted."""
@@ -112,8 +115,10 @@ class Permit:
 class ProviderGate:
     """One per gateway process."""
 
-    def __init__(self, monitor: ProviderMonitor, quotas: QuotaEnforcer) -> None:
+    def __init__(self, monitor: ProviderMonitor, quotas: QuotaEnforcer, processes: int = 1) -> None:
+        """`processes` of this host divide `max_parallel_requests`, since each has a gate of its own."""
         self.monitor = monitor
+        self._processes = processes
         self._quotas = quotas
         self._shares: RecentMap[str, TenantShare] = RecentMap(MAX_TENANTS)
         self.denied: dict[tuple[str, str], int] = {}
@@ -132,14 +137,17 @@ class ProviderGate:
         """
         endpoint = self.monitor.get(url)
 
-        def denial() -> Denial | None:
-            return self._denial(
+        def forbidden() -> Denial | None:
+            return self._forbidden(
                 endpoint,
                 self._quotas.current(tenant),
                 request,
                 is_local_only=is_local_only,
                 is_continuation=is_continuation,
             )
+
+        def denial() -> Denial | None:
+            return forbidden() or self._beyond_limits(endpoint, self._quotas.current(tenant))
 
         found: Permit | Denial | None = denial()
         if found is None and endpoint is not None:
@@ -148,14 +156,15 @@ class ProviderGate:
             except Untranslatable as why:
                 found = Denial(AttemptStatus.PROVIDER_DENIED, f"{endpoint.config.name}: {why}.")
             else:
-                found = await self._with_money(endpoint, self._quotas.current(tenant) or tenant, request, out, denial)
+                now = self._quotas.current(tenant) or tenant
+                found = await self._with_money(endpoint, now, request, out, denial, forbidden)
         assert found is not None  # noqa: S101 - an unknown endpoint is denied above
         if isinstance(found, Denial):
             key = (endpoint.config.name if endpoint is not None else "", found.end.value)
             self.denied[key] = self.denied.get(key, 0) + 1
         return found
 
-    def _denial(
+    def _forbidden(
         self,
         endpoint: WatchedEndpoint | None,
         tenant: Tenant | None,
@@ -164,7 +173,7 @@ class ProviderGate:
         is_local_only: bool,
         is_continuation: bool,
     ) -> Denial | None:
-        denied, limit = AttemptStatus.PROVIDER_DENIED, AttemptStatus.PROVIDER_LIMIT
+        denied = AttemptStatus.PROVIDER_DENIED
         if endpoint is None or self.monitor.is_stopped or self.monitor.get(endpoint.config.url) is not endpoint:
             return Denial(denied, "Providers are stopped (`providers.enabled`, or the admin port).")
         config = endpoint.config
@@ -178,11 +187,18 @@ class ProviderGate:
             return Denial(denied, f"The request is kept within the fleet (`{LOCAL_ONLY_HEADER.decode()}`).")
         if is_continuation or request.continues is not None:
             return Denial(denied, "What another pod has begun or stored cannot be continued by a provider.")
-        if endpoint.open_requests >= config.max_parallel_requests:
-            return Denial(limit, f"{config.name} has `max_parallel_requests` under way.")
-        if not self._share_of(tenant).may_send(tenant.provider_max_share):
+        return None
+
+    def _beyond_limits(self, endpoint: WatchedEndpoint | None, tenant: Tenant | None) -> Denial | None:
+        limit = AttemptStatus.PROVIDER_LIMIT
+        if endpoint is not None and not self._has_free(endpoint):
+            return Denial(limit, f"{endpoint.config.name} has `max_parallel_requests` under way.")
+        if tenant is not None and not self._share_of(tenant).may_send(tenant.provider_max_share):
             return Denial(limit, "The tenant's `providers_max_share` is reached.")
         return None
+
+    def _has_free(self, endpoint: WatchedEndpoint) -> bool:
+        return endpoint.open_requests < max(1, endpoint.config.max_parallel_requests // self._processes)
 
     async def _with_money(
         self,
@@ -191,8 +207,11 @@ class ProviderGate:
         request: Request,
         body: OutgoingBody,
         denial: Callable[[], Denial | None],
+        forbidden: Callable[[], Denial | None],
     ) -> Permit | Denial:
-        """Reserve the money of a request. `denial` looks again at what may have changed while it waited for that."""
+        """Reserve the money of a request. `denial` looks again at what may have changed while it waited for that;
+        `forbidden` at what no permit outlives.
+        """
         config = endpoint.config
         rates = self._quotas.rates(request.model)
         bound = RequestUsage(1, int(len(body.content) / BYTES_PER_TOKEN) + 1, 0, body.max_output_tokens, rates)
@@ -212,19 +231,16 @@ class ProviderGate:
                 return denied
         self._share_of(tenant).count_sent()
         endpoint.sent_count += 1
-        return Permit(endpoint, config, body, rates, money)
+        return Permit(endpoint, config, body, rates, money, lambda: forbidden() is not None)
 
     def is_valid(self, permit: Permit) -> bool:
         """Return whether its request may still be sent: a connection may have taken long to open."""
-        endpoint, monitor = permit.endpoint, self.monitor
-        is_there = monitor.get(permit.config.url) is endpoint and endpoint.config == permit.config
-        return is_there and not monitor.is_stopped
+        return permit.endpoint.config == permit.config and not permit.is_forbidden()
 
     def has_room(self, tenant: Tenant, model: str) -> bool:
         """Return whether share and parallel requests leave room for a request to a model's providers now."""
         endpoints = [each for each in self.monitor if model in each.config.models]
-        is_free = any(each.open_requests < each.config.max_parallel_requests for each in endpoints)
-        return is_free and self._share_of(tenant).may_send(tenant.provider_max_share)
+        return any(map(self._has_free, endpoints)) and self._share_of(tenant).may_send(tenant.provider_max_share)
 
     def close(self, permit: Permit, usage: Usage | None, *, was_sent: bool) -> None:
         """Settle a permit, however its request has ended."""

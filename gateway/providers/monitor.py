@@ -1,14 +1,13 @@
 """The standing of provider endpoints in the fleet: breakers, `Retry-After`, rejected keys, and the one switch.
 
-The only writer of providers' pods: nothing else discovers, probes or scrapes them. An endpoint that cannot be reached
-is tried by connecting, without a request; one that has failed requests gets the next request after a pause.
+The only writer of providers' pods: nothing else discovers or scrapes them. An endpoint that cannot be reached is
+probed, without a client's request; one that has failed requests gets the next request after a pause.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 from gateway.config.providers import ProviderEndpoint, ProvidersConfig
 from gateway.fleet.breaker import CircuitBreaker
 from gateway.pipeline.attempt import AttemptStatus
-from gateway.relay.upstream_pool import read_address
+from gateway.providers.link import LinkProbe
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import restarted
 from routing.decision.router import Router
@@ -78,9 +77,11 @@ class ProviderMonitor:
         *,
         clock: Callable[[], float],
         log_event: LogFunction,
+        probe: LinkProbe,
         warns: bool = True,
     ) -> None:
         """`warns`: whether to log what happens to endpoints; of several workers one does."""
+        self._probe = probe
         self._router = router
         self._clock = clock
         self._log_event = log_event
@@ -193,11 +194,17 @@ class ProviderMonitor:
         elif end is AttemptStatus.UNREACHABLE:
             endpoint.breaker = endpoint.breaker.on_unreachable(self._clock())
             self._hold(endpoint, Hold.UNREACHABLE, RECONNECT_S)
-        elif end.is_pod_failure and endpoint.hold not in (Hold.KEY_REJECTED, Hold.BUSY):
+        elif end.is_pod_failure and endpoint.hold not in (Hold.KEY_REJECTED, Hold.BUSY, Hold.UNREACHABLE):
             was_open, endpoint.breaker = endpoint.breaker.is_open, endpoint.breaker.on_failure(self._clock())
             if endpoint.breaker.is_open and not was_open:
                 self._hold(endpoint, Hold.FAILING, endpoint.breaker.cooldown_s)
         return was_failing
+
+    def note_cut(self, url: str) -> None:
+        """Stop using an endpoint that does not answer any more, until it does."""
+        endpoint = self._endpoints.get(url)
+        if endpoint is not None and endpoint.hold not in (Hold.KEY_REJECTED, Hold.BUSY):
+            self._hold(endpoint, Hold.UNREACHABLE, RECONNECT_S)
 
     def note_busy(self, url: str, retry_after_s: float | None) -> None:
         """Leave an endpoint alone that has answered 429, 503 or 529: as long as it says, else ever longer."""
@@ -242,7 +249,8 @@ class ProviderMonitor:
 
     async def _retry(self, endpoint: WatchedEndpoint) -> None:
         hold = endpoint.hold
-        if hold is Hold.UNREACHABLE and not await _connects(endpoint.config):
+        config = endpoint.config
+        if hold is Hold.UNREACHABLE and not await self._probe.answers(config, config.connect_timeout_s):
             endpoint.until_s = self._clock() + RECONNECT_S
             return
         if endpoint.hold is not hold or self._endpoints.get(endpoint.config.url) is not endpoint:
@@ -278,17 +286,3 @@ def _pod(endpoint: ProviderEndpoint, state: PodState) -> Pod:
         ready_since_s=float("-inf"),
         provider=endpoint.provider,
     )
-
-
-async def _connects(endpoint: ProviderEndpoint) -> bool:
-    """Return whether a connection can be opened; nothing is sent on it."""
-    address = read_address(endpoint.url)
-    try:
-        async with asyncio.timeout(endpoint.connect_timeout_s):
-            _, writer = await asyncio.open_connection(address.host, address.port)
-    except OSError:
-        return False
-    writer.close()
-    with suppress(OSError):
-        await writer.wait_closed()
-    return True

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from gateway.config.providers import KeyHeader, ProviderApi, ProviderEndpoint
+from gateway.config.providers import ProviderEndpoint
 from gateway.http.client_request import IncomingRequest
 from gateway.http.request_headers import is_local_only
 from gateway.http.response_writer import ResponseWriter
@@ -15,6 +15,8 @@ from gateway.providers.bodies import OutgoingBody
 from gateway.providers.chat_to_messages import MessageAsChat, MessageStreamAsChat
 from gateway.providers.exchange import ProviderExchange
 from gateway.providers.gate import Denial, Permit, ProviderGate
+from gateway.providers.link import endpoint_fields
+from gateway.providers.link_watch import LinkWatch
 from gateway.providers.messages_to_chat import ChatAsMessage, ChatStreamAsMessage
 from gateway.providers.translation import AnswerTranslator
 from gateway.relay.relay import PlacedAttempt, Relay
@@ -25,18 +27,17 @@ from routing.request import Api, Request
 PROVIDERS_HEADER = "x-hearth-providers"
 """Response header: providers outside the fleet that the request was sent to, as `provider/region`."""
 
-ANTHROPIC_VERSION = "2023-06-01"
-
 
 class PermitEnded(Exception):  # noqa: N818 - like a rejection it is an outcome, not an error
-    """Providers were stopped, or the endpoint was changed, before anything was sent."""
+    """Providers were stopped, the endpoint was changed, or the tenant's grant removed, before anything was sent."""
 
 
 class ProviderSender:
     """One per gateway process. Implements `ProviderRoute` of the transport."""
 
-    def __init__(self, gate: ProviderGate, pool: UpstreamPool) -> None:
+    def __init__(self, gate: ProviderGate, pool: UpstreamPool, watch: LinkWatch) -> None:
         self._gate = gate
+        self._watch = watch
         self._pool = pool
         gate.monitor.on_stop = lambda url: pool.fail_silent(url, 0.0)
 
@@ -81,7 +82,9 @@ class ProviderSender:
                     exchange = await self._exchange(permit, placement.request, line, make_relay(), first_byte_by_s)
             except PermitEnded:
                 was_sent = False
-                result = AttemptResult(AttemptStatus.PROVIDER_DENIED, detail=f"{config.name} was stopped or changed.")
+                result = AttemptResult(
+                    AttemptStatus.PROVIDER_DENIED, detail=f"{config.name} was stopped, changed or forbidden."
+                )
             except (PoolIsFull, OSError) as error:
                 was_sent = False
                 result = _unreachable(config, error)
@@ -116,15 +119,20 @@ class ProviderSender:
             note_busy=lambda seconds: monitor.note_busy(config.url, seconds),
             note_rejected=lambda status: monitor.note_key_rejected(config.url, status),
         )
-        by_s = min(first_byte_by_s, self._pool.loop.time() + config.first_byte_timeout_s)
+        loop = self._pool.loop
+        by_s = min(first_byte_by_s, loop.time() + config.first_byte_timeout_s)
         address = self._pool.address(config.url)
         head = head_of(config, address.authority, address.base + permit.body.path, len(permit.body.content))
+        self._watch.begin()
         line.send_request(exchange, [head, permit.body.content], by_s)
+        limit = loop.call_later(config.response_timeout_s, exchange.end_by_time)
         try:
             await relay.ended
         except BaseException:
             line.abort()  # The client has disconnected.
             raise
+        finally:
+            limit.cancel()
         return exchange
 
 
@@ -134,16 +142,7 @@ def head_of(config: ProviderEndpoint, authority: str, path: str, length: int) ->
         f"POST {path} HTTP/1.1\r\nhost: {authority}\r\naccept: application/json, text/event-stream\r\n"
         f"content-type: application/json\r\ncontent-length: {length}\r\n"
     )
-    is_anthropic = config.api is ProviderApi.ANTHROPIC
-    if config.key is not None:
-        named = config.quirks.key_header or (KeyHeader.X_API_KEY if is_anthropic else KeyHeader.BEARER)
-        is_bearer = named is KeyHeader.BEARER
-        head += f"authorization: Bearer {config.key.value}\r\n" if is_bearer else f"{named}: {config.key.value}\r\n"
-    headers = dict(config.quirks.headers)
-    if is_anthropic:
-        headers.setdefault("anthropic-version", ANTHROPIC_VERSION)
-    head += "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return f"{head}\r\n".encode("latin-1")
+    return f"{head}{endpoint_fields(config)}\r\n".encode("latin-1")
 
 
 def translator_of(api: Api, body: OutgoingBody) -> AnswerTranslator | None:

@@ -50,6 +50,8 @@ NEVER = float("inf")
 CRLF = b"\r\n"
 HEAD_END = b"\r\n\r\n"
 
+POD_GONE = "The pod shut down before the response was complete."
+
 STALL_ENDS = {
     StallVerdict.ENGINE: (AttemptStatus.ENGINE_HUNG, "The pod's engine is hung: no output on any stream."),
     StallVerdict.STREAM: (AttemptStatus.TIMEOUT, "The pod's stream stalled."),
@@ -427,22 +429,26 @@ class UpstreamConnection(asyncio.Protocol):
         elif late is not None:
             end, what = STALL_ENDS[late]
             self._fail(end, what)
-        elif self._exchange.has_started and self._last_read_s == now_s:
-            self._due_s = now_s + self._owner.timeouts.upstream_read_s
         elif now_s >= self._due_s:
             self._fail(AttemptStatus.TIMEOUT, "Timeout while waiting for the pod's response.")
 
-    def fail_if_silent(self, silent_s: float) -> bool:
+    def silence_s(self) -> float | None:
+        """Return the seconds for which no byte has come; None without a request in flight."""
+        now_s = self._loop.time()
+        self._note_silence(now_s)
+        return None if self._exchange is None else now_s - self._last_read_s
+
+    def fail_if_silent(self, silent_s: float, detail: str = POD_GONE) -> bool:
         """Fail the request in flight if no byte has come for so long; close an idle connection.
 
-        Returns whether a request was failed.
+        `detail` is logged. Returns whether a request was failed.
         """
         now_s = self._loop.time()
         self._note_silence(now_s)
         if self._exchange is None:
             self.abort()
         elif now_s - self._last_read_s >= silent_s:
-            self._fail(AttemptStatus.CONNECTION_RESET, "The pod shut down before the response was complete.")
+            self._fail(AttemptStatus.CONNECTION_RESET, detail)
             return True
         return False
 
@@ -453,14 +459,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_read = False
         if flow is not None:
             flow.has_read = False
+        exchange = self._exchange
         if has_read or self._is_paused:  # Paused is not silent.
             self._last_read_s = now_s
-        if timer is None or self._exchange is None:
+            if exchange is not None and exchange.has_started:
+                self._due_s = now_s + self._owner.timeouts.upstream_read_s
+        if timer is None or exchange is None:
             return None
         if self._is_paused:
             timer.paused(now_s)
         elif has_read:
-            timer.data_received(now_s, has_started=self._exchange.has_started)
+            timer.data_received(now_s, has_started=exchange.has_started)
         else:
             return timer.check_silence(now_s)
         return None

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from gateway.config.limits import Timeouts
 from gateway.http.timeout_sweeper import TimeoutSweeper
 from gateway.pipeline.attempt import AttemptStatus
-from gateway.relay.upstream_connection import UpstreamConnection
+from gateway.relay.upstream_connection import POD_GONE, UpstreamConnection
 from routing.stall_detection import StallBounds, StallDetector
 
 MAX_IDLE_CONNECTIONS = 256
@@ -152,9 +152,14 @@ class UpstreamPool:
             if not idle:
                 del self._idle[line.url]
 
-    def fail_silent(self, url: str, silent_s: float) -> int:
+    def silence_s(self, url: str) -> float | None:
+        """Return for how many seconds no byte has come for any request at a pod; None without requests there."""
+        silences = (line.silence_s() for line in self._open.get(url, ()))
+        return min((each for each in silences if each is not None), default=None)
+
+    def fail_silent(self, url: str, silent_s: float, detail: str = POD_GONE) -> int:
         """Close the idle connections to a pod and those silent for so long. Returns how many requests were failed."""
-        return sum(line.fail_if_silent(silent_s) for line in tuple(self._open.get(url, ())))
+        return sum(line.fail_if_silent(silent_s, detail) for line in tuple(self._open.get(url, ())))
 
     def close(self) -> None:
         """Close all connections at once."""

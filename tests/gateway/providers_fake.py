@@ -14,7 +14,7 @@ from aiohttp import web
 from tests.gateway.fake_pod import Pulse
 from tests.gateway.kv_index.redis_servers import free_port
 
-CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
+CHAT, MESSAGES, MODELS = "/v1/chat/completions", "/v1/messages", "/models"
 
 
 @dataclass(slots=True)
@@ -43,9 +43,13 @@ class FakeProvider:
     """It takes requests and never answers."""
     cuts_after: int | None = None
     """Events of a stream after which it closes the connection."""
+    pauses_after: int | None = None
+    """Events of a stream after which it waits until it is released."""
     is_cut: bool = False
     calls_tool: bool = False
     port: int = 0
+    probes: int = 0
+    """Requests for the list of models, which are always answered and are not among `received`."""
     received: list[Received] = field(default_factory=list)
     runner: web.AppRunner | None = None
     released: asyncio.Event = field(default_factory=asyncio.Event)
@@ -79,8 +83,18 @@ class FakeProvider:
             self.runner = None
         self.released = asyncio.Event()
 
+    def release(self) -> None:
+        """Let everything go on that waits, and what comes later as well."""
+        self.is_silent, self.pauses_after = False, None
+        self.released.set()
+        self.released = asyncio.Event()
+
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         raw = await request.read()
+        if request.method == "GET" and request.path.endswith(MODELS):
+            self.probes += 1
+            self.pulse.beat()
+            return web.json_response({"object": "list", "data": []})
         self.received.append(Received(request.path, {k.lower(): v for k, v in request.headers.items()}, raw))
         self.pulse.beat()
         if self.is_silent:
@@ -115,6 +129,9 @@ class FakeProvider:
                 assert request.transport is not None
                 request.transport.abort()
                 break
+            if number == self.pauses_after:
+                self.pulse.beat()
+                await self.released.wait()
             await answer.write(event)
         return answer
 

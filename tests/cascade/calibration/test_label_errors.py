@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from cascade.calibration.label_errors import with_true_labels
+from cascade.calibration.label_errors import with_true_labels, without_judged
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.calibration.labelling import AUDIT_ERROR, JudgeAudit, audit_bound
-from cascade.calibration_file import SignalStage
+from cascade.calibration.report import describe_labels
+from cascade.calibration_file import QualityGuarantee, SignalStage
 
 
 def line(label: str, small: dict[str, Any] | None = None, large: dict[str, Any] | None = None, **more: Any) -> str:
@@ -93,3 +94,25 @@ def test_true_labels_may_count_alone() -> None:
     assert (found.labels.sources, found.labels.error) == ({"expected": 60}, 0.0)
     plain = read_labelled(b"score@a,score@b\n1,0\n")
     assert with_true_labels(plain) is plain
+
+
+def test_enough_true_labels_count_without_the_judge() -> None:
+    """From one and a half times the fewest that carry the guarantee on, whatever they say; below that the judge counts.
+
+    299 faultless labels are the fewest for one point at 95 %, 59 for five points.
+    """
+    found = read([line("judge", {"verdict": 0}), line("none"), *AUDITED * 2, *MISSED])
+    assert without_judged(found, QualityGuarantee(0.01, 0.95)) is found
+    alone = without_judged(found, QualityGuarantee(0.05, 0.95))
+    assert len(alone.rows) == 123
+    assert alone.labels is not None
+    assert (alone.labels.error, alone.labels.left_out) == (0.0, 2)
+    assert "left out" in describe_labels(alone.labels, alone.models)
+    assert found.labels is not None
+    assert "left out" not in describe_labels(found.labels, found.models)
+
+
+def test_agreement_counts_beside_true_labels() -> None:
+    """It holds whichever rows have a true label, so leaving it out is the user's decision."""
+    found = read([line("agreement", {"loss": 0}), line("none"), *AUDITED * 3])
+    assert without_judged(found, QualityGuarantee(0.05, 0.95)) is found

@@ -18,9 +18,9 @@ from gateway.config.providers import ProviderApi, ProviderEndpoint, ProvidersCon
 from gateway.kv_index.lookup_client import fleet_update
 from gateway.limits.accounts import make_quota_enforcer
 from gateway.pipeline.attempt import AttemptStatus
-from gateway.providers import monitor as monitor_module
 from gateway.providers.bodies import outgoing_body
-from gateway.providers.gate import Denial, Permit, ProviderGate
+from gateway.providers.gate import Denial, Permit, ProviderGate, TenantShare
+from gateway.providers.link import LinkProbe
 from gateway.providers.monitor import ProviderMonitor
 from gateway.providers.translation import Untranslatable
 from routing.decision.router import Router
@@ -65,7 +65,7 @@ def a_gate(endpoints: Sequence[ProviderEndpoint] = ENDPOINTS) -> tuple[ProviderG
     router.reshape_pod("http://pod", (EngineShape(),))
     prices = {model: ModelEntry(model, 1e-6, 2e-6) for model in MODELS}
     quotas = make_quota_enforcer(router, prices, lambda: False, clock=lambda: 1.0, draw=lambda: 0.5)
-    monitor = ProviderMonitor(router, clock=lambda: 1.0, log_event=lambda *_, **__: None)
+    monitor = ProviderMonitor(router, clock=lambda: 1.0, log_event=lambda *_, **__: None, probe=LinkProbe())
     monitor.apply(ProvidersConfig(endpoints=tuple(endpoints)))
     return ProviderGate(monitor, quotas), router
 
@@ -218,6 +218,47 @@ async def test_the_policy_of_now_counts() -> None:
     assert isinstance(await permit_of(gate), Denial)
 
 
+async def test_a_permit_ends_with_its_grant() -> None:
+    """While a connection opens, the policy may be loaded again: then nothing is sent any more."""
+    gate, _ = a_gate()
+    gate._quotas.apply_policy({"one": GRANTED})
+    permit = await permit_of(gate)
+    assert isinstance(permit, Permit)
+    assert gate.is_valid(permit)
+    gate._quotas.apply_policy({"one": replace(GRANTED, regions=frozenset({"on-prem"}))})
+    assert not gate.is_valid(permit)
+    gate._quotas.apply_policy({"one": GRANTED})
+    assert gate.is_valid(permit)
+    gate.monitor.stop(stopped=True)
+    assert not gate.is_valid(permit)
+
+
+@pytest.mark.parametrize("processes", [1, 3, 100])
+async def test_processes_divide_parallel_requests(processes: int) -> None:
+    """All of them together have as many at one time as the endpoint takes; each has one at least."""
+    gate, _ = a_gate((replace(ENDPOINTS[0], max_parallel_requests=7),))
+    divided = ProviderGate(gate.monitor, gate._quotas, processes)
+    permitted = 0
+    while isinstance(permit := await permit_of(divided), Permit):
+        permitted += 1
+        permit.close(None, 1.0, was_sent=True)
+        permit.endpoint.open_requests = permitted
+    assert permitted == max(1, 7 // processes)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=400), st.sampled_from((0.05, 0.2, 0.5)))
+def test_shares_of_processes_add_up(requests: list[int], max_share: float) -> None:
+    """However requests fall on processes that know nothing of each other, the share of all is never above the limit."""
+    shares = [TenantShare() for _ in range(4)]
+    sent = 0
+    for total, process in enumerate(requests):
+        if shares[process].may_send(max_share):
+            shares[process].count_sent()
+            sent += 1
+        shares[process].count_request()
+        assert sent <= max_share * (total + 1) + 1e-9
+
+
 @pytest.mark.parametrize("what", ["stop", "region", "grant"])
 async def test_what_changes_while_money_is_reserved_counts(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is permitted, and the money is given back."""
@@ -263,12 +304,12 @@ async def test_a_removed_endpoint_is_no_pod() -> None:
     held = gate.monitor.get(url)
     assert held is not None
 
-    async def connects(_: ProviderEndpoint) -> bool:
+    async def answers(*_: object) -> bool:
         gate.monitor.apply(ProvidersConfig(endpoints=ENDPOINTS[1:]))
         return True
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(monitor_module, "_connects", connects)
+        patch.setattr(LinkProbe, "answers", answers)
         await gate.monitor._retry(held)
     assert router.fleet.pod(url) is None
     assert gate.serves(url)
