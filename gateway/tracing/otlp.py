@@ -71,10 +71,9 @@ def _encode_span(trace: RequestTrace, trace_id: bytes, flags: int, span: Span) -
     if span.is_error:
         parts.append(ERROR)
     for key, value in span.attributes.items():
-        kind = type(value)
-        if kind is float:
+        if type(value) is float:
             parts += (_real_head(key), pack("<d", value))
-        elif kind is int and value > PAYLOAD:
+        elif type(value) is int and value > PAYLOAD:
             number = varint(value)
             parts += (_integer_head(key, len(number)), number)
         elif key in UNIQUE:

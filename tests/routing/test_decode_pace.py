@@ -73,8 +73,8 @@ def test_short_answers_and_times_that_are_none_teach_nothing() -> None:
 
 def test_stalls_by_prefill_are_no_part_of_a_step() -> None:
     """Streams that prefill has stalled show the line of those that it has not; where it took most, nothing."""
+    assert not DecodePace(PRIOR).is_known
     pace = DecodePace(PRIOR)
-    assert not pace.is_known
     for running in draws(100):
         seconds = 100 * (BASE_S + running * EACH_S)
         pace.observe(0, running, 100, 1.6 * seconds, stalled_s=0.6 * seconds)
