@@ -35,8 +35,8 @@ class RunningRatio:
             return
         self.total_weight = total = self.total_weight + weight
         step, value = weight / (min(self.memory, total)), self.value
-        largest = OUTLIER * value
-        self.value = value + (min(MAX_STEP, step)) * ((min(ratio, largest)) - value)
+        limit = OUTLIER * value
+        self.value = value + (min(MAX_STEP, step)) * ((min(ratio, limit)) - value)
 
     def shrunk_towards(self, other: RunningRatio, prior_weight: float) -> float:
         """Return the mean as if `prior_weight` observations had had the value of `other`."""

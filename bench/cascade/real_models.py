@@ -115,7 +115,7 @@ async def _measure(run: RealRun, folder: Path) -> tuple[list[str], list[Target]]
                 *(("--answer-pattern", run.pattern) if run.pattern else ()),
             )
     calibration = folder / "auto.json"
-    said = await _command(
+    printed = await _command(
         *("calibrate", "--data", str(folder / "labels.jsonl"), "--max-loss", str(run.max_loss)),
         *("--confidence", str(run.confidence), "--config", str(config), "--out", str(calibration)),
     )
@@ -124,8 +124,8 @@ async def _measure(run: RealRun, folder: Path) -> tuple[list[str], list[Target]]
     truth = read_labelled((folder / "truth.jsonl").read_bytes(), models)
     prices = {models[0]: Price(0.0, None, run.small_price), models[1]: Price(0.0, None, 1.0)}
     examples = examples_of(truth, "margin", AnswerPricing(prices, SignalStage.WINDOW))
-    is_promised = read_calibration_file(calibration.read_bytes()).is_promised
-    return _rows(run, models, examples, answers, said, is_promised=is_promised)
+    is_guaranteed = read_calibration_file(calibration.read_bytes()).is_promised
+    return _rows(run, models, examples, answers, printed, is_guaranteed=is_guaranteed)
 
 
 def _rows(
@@ -133,16 +133,16 @@ def _rows(
     models: Sequence[str],
     examples: Sequence[Example],
     answers: Sequence[ServedAnswer],
-    said: str,
+    printed: str,
     *,
-    is_promised: bool,
+    is_guaranteed: bool,
 ) -> tuple[list[str], list[Target]]:
     count = len(examples)
     small, large = (fmean(each.scores[index] for each in examples) for index in (0, 1))
     own, top = (fmean(each.costs[index] for each in examples) for index in (0, 1))
     quality, escalated = fmean(each.score for each in answers), fmean(each.by for each in answers)
     wasted = fmean(each.wasted[0] for each in examples)
-    cost = (1.0 - escalated) * own + escalated * (top + (wasted if is_promised else 0.0))
+    cost = (1.0 - escalated) * own + escalated * (top + (wasted if is_guaranteed else 0.0))
     share = min(1.0, max(0.0, (cost - own) / (top - own))) if top > own else 1.0
     best = PopulationLoss(examples).best(run.max_loss)
     auroc = benefit_auroc(examples)
@@ -154,7 +154,7 @@ def _rows(
         ("best", large - best.loss, top * (1.0 - best.saved)),
     ]
     lines = [
-        said.strip(),
+        printed.strip(),
         f"{count} questions served, AUROC of the margin for the benefit of {models[1]}: {auroc:.2f}",
         f"{'':<32} {'right':>6} {'cost':>8} {'saved':>6}",
         *(f"{name:<32} {right:>6.3f} {price:>8.2f} {1.0 - price / top:>6.2f}" for name, right, price in table),

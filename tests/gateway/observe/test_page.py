@@ -50,10 +50,10 @@ async def test_all_that_the_page_asks_is_answered() -> None:
     stage.end_in_cascade("tenant-00001")
     async with TestClient(TestServer(stage.app())) as client:
         page = await (await client.get("/")).text()
-        asked = sorted(set(re.findall(r"""ask\(["`]([a-z]+)["`?]""", page)))
-        assert {"cascades", "fleet", "overview", "pods", "receipts", "tenants"} <= {*asked}
-        answers = {name: await client.get(f"/{name}") for name in asked}
-        assert {name: answer.status for name, answer in answers.items()} == dict.fromkeys(asked, 200)
+        paths = sorted(set(re.findall(r"""ask\(["`]([a-z]+)["`?]""", page)))
+        assert {"cascades", "fleet", "overview", "pods", "receipts", "tenants"} <= {*paths}
+        answers = {name: await client.get(f"/{name}") for name in paths}
+        assert {name: answer.status for name, answer in answers.items()} == dict.fromkeys(paths, 200)
         (part,) = (await answers["overview"].json())["parts"]
         assert part["advice"]["spill"]["models"]
 
