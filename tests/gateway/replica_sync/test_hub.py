@@ -167,7 +167,7 @@ async def test_what_is_outdated_at_once_is_no_history(updates: list[StateUpdate]
 async def test_a_history_that_is_still_being_read_is_guaranteed() -> None:
     """As long as a bridge reads the stream's past, workers are told to ask again, and are not told it as news."""
     hub, (one,) = hub_of(1)
-    hub.connect_bridge(lambda _: None, lambda _: None)
+    hub.connect_bridge(lambda _: None, lambda _, __: None)
     hub.take(one, HistoryRequest(0))
     assert one.reported.pop() == HistoryChunk(0, [], has_more=True)
     hub.take_remote(b"old")
