@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from math import inf
 from random import Random
 
 import aiohttp
@@ -19,12 +20,13 @@ from bench.slo.traffic import Offered
 from simulator.answer import ask
 from simulator.prompt_text import prompt_text
 from simulator.stage import MODEL
+from tenancy.objective import Tier
 
 RETRY_COUNT = "x-stainless-retry-count"
 """How OpenAI's clients say how often they have asked before."""
 
 LINGER_S = 30.0
-"""Maximum wait after the last request: no objective here is longer."""
+"""Wait after the last request, at least: longer than any objective of a first token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +53,26 @@ def headers_by_name(keys: Sequence[str], headers: Sequence[str]) -> Callable[[Cu
     return lambda tenant: {**by_name.get(tenant.tier, {}), **by_name.get(tenant.name, {})}
 
 
-async def play_live(address: Address, traffic: Sequence[Offered], seed: int) -> list[RequestResult]:
-    """What became of all."""
+def decided_s(traffic: Sequence[Offered], tiers: Mapping[str, Tier]) -> float:
+    """Return when the last answer must have ended to meet its objectives, in seconds from the beginning."""
+    ends_s = [traffic[-1].at_s + LINGER_S]
+    for offered in traffic:
+        tpot_s = tiers[offered.tenant.tier].tpot_s
+        if tpot_s < inf:
+            ends_s.append(offered.at_s + LINGER_S + offered.answer_tokens * tpot_s)
+    return max(ends_s)
+
+
+async def play_live(
+    address: Address, traffic: Sequence[Offered], seed: int, tiers: Mapping[str, Tier]
+) -> list[RequestResult]:
+    """Return what became of all requests; what has not ended when no objective of `tiers` can be met any more counts
+    as unanswered.
+    """
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as client:
         player = _Player(address, client, seed)
         with suppress(TimeoutError):
-            async with asyncio.timeout(traffic[-1].at_s + LINGER_S), asyncio.TaskGroup() as clients:
+            async with asyncio.timeout(decided_s(traffic, tiers)), asyncio.TaskGroup() as clients:
                 for number, offered in enumerate(traffic):
                     # Made before it is due, in time that would be spent waiting.
                     body = _body(address.model, offered, f"{seed} {number}")

@@ -63,4 +63,4 @@ async def stand_and_play(contender: Contender, scenario: Scenario, load: float, 
 async def play_and_sum(address: Address, scenario: Scenario, load: float, seed: int) -> Figures:
     """One run against the router at an address."""
     traffic = draw_traffic(scenario, load, seed)
-    return figures_of(scenario, await play_live(address, traffic, seed), traffic[-1].at_s, None)
+    return figures_of(scenario, await play_live(address, traffic, seed, scenario.tiers), traffic[-1].at_s, None)
