@@ -48,13 +48,13 @@ def tell_all(talkers: list[Talker], now_s: float) -> None:
 
 
 def loads(router: Router) -> dict[str, tuple[float, float, int]]:
-    """What stands on every engine that anything stands on."""
+    """What stands on every engine that anything stands on, to a hundredth of a token: the order of adding shows below."""
     ledger = router.ledger
     found = {}
     for pod in router.fleet.pods:
         for engine in pod.engines:
             slot = engine.slot
-            load = (round(ledger.prefill_tokens[slot], 6), round(ledger.kv_tokens[slot], 6), ledger.running[slot])
+            load = (round(ledger.prefill_tokens[slot], 2), round(ledger.kv_tokens[slot], 2), ledger.running[slot])
             if any(load):
                 found[engine.name] = load
     return found
