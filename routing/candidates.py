@@ -13,6 +13,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from routing.cost import PRIOR_SPREAD
 from routing.facts import PromptLengths
 from routing.ledger import StreamObjective
 from routing.pods import Engine
@@ -86,7 +87,7 @@ class Candidates(Struct, gc=False):
     """The decayed share of its time that prefill takes of each engine; empty where another engine could prefill for
     none of them."""
     stalls_s: Sequence[float] = ()
-    """The decayed seconds of prefill by which the streams of each were stalled, or soon will be; empty where neither
+    """Seconds of prefill by which the sequences of each were stalled, or soon will be, by the mean; empty where neither
     they nor this prompt make a stream late."""
     token_excess_s: Sequence[float] = ()
     """Extra seconds that each takes for a token of such a request, constrained by a grammar or not; empty where none is
@@ -95,6 +96,8 @@ class Candidates(Struct, gc=False):
     """Streams that each still decodes after its role became prefill; empty where none does."""
     typical_answer_tokens: float = 0.0
     """The geometric mean of what answers have; 0 before any was seen."""
+    answer_spread: float = PRIOR_SPREAD
+    """The standard deviation of the logarithms of their tokens."""
     typical_prefill_s: float = 0.0
     typical_stream_s: float = 0.0
     """How long prompts and undisturbed answers take here (`routing.cost`), said where there are shares of prefill."""

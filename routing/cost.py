@@ -9,7 +9,7 @@ small requests cannot bend the slope to zero. Makes no choice and reads no clock
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp, log, sqrt
 
 OUTLIER = 4.0
 """A ratio above this many times the mean (a pause, an engine's first step) counts as this many times."""
@@ -125,6 +125,11 @@ class RunningMean:
         self.value += (value - self.value) / self.total_weight
 
 
+PRIOR_SPREAD, SPREAD_WEIGHT = 0.7, 8.0
+"""The standard deviation of the logarithms of answers' tokens, as if so many answers had shown it: between those of
+public chat (0.4) and of coding agents (1.1)."""
+
+
 class WorkloadAverages:
     """One per router."""
 
@@ -134,8 +139,11 @@ class WorkloadAverages:
         self._prefill = RunningMean()
         self._answer_tokens = RunningMean()
         self._log_tokens = RunningMean()
+        self._log_squares = RunningMean()
         self.typical_answer_tokens = 0.0
         """The geometric mean of what answers have after their first token, near the median; 0 before any was seen."""
+        self.answer_spread = PRIOR_SPREAD
+        """The standard deviation of the logarithms of that."""
 
     def observe_prefill(self, own_s: float) -> None:
         """Record that a prompt was placed whose own prefill takes `own_s`."""
@@ -145,8 +153,14 @@ class WorkloadAverages:
     def observe_output(self, tokens: int) -> None:
         """Record that a response ended with `tokens` after its first."""
         self._answer_tokens.observe(max(tokens, 1))
-        self._log_tokens.observe(log(max(tokens, 1)))
-        self.typical_answer_tokens = exp(self._log_tokens.value)
+        logs, squares, log_tokens = self._log_tokens, self._log_squares, log(max(tokens, 1))
+        logs.observe(log_tokens)
+        squares.observe(log_tokens * log_tokens)
+        self.typical_answer_tokens = exp(logs.value)
+        seen = logs.total_weight * max(squares.value - logs.value * logs.value, 0.0)
+        self.answer_spread = sqrt(
+            (seen + SPREAD_WEIGHT * PRIOR_SPREAD * PRIOR_SPREAD) / (logs.total_weight + SPREAD_WEIGHT)
+        )
 
     @property
     def prefill_s(self) -> float:

@@ -7,9 +7,9 @@ mixed into it. Which step of an engine another could still join is kept as charg
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, inf, log
+from math import exp, inf
 from typing import Protocol
 
 from msgspec import Struct
@@ -61,6 +61,8 @@ class Charge(Struct, gc=False):
     charged_s: float = 0.0
     unseen_tokens: float = 0.0
     """Prefill that a peer had put on the engine at about the same time, of which it was not known then."""
+    before_s: float = 0.0
+    """Prefill that its engine had been given until then, its own included: what is more by now has stalled it."""
 
 
 class LedgerListener(Protocol):
@@ -105,14 +107,8 @@ MAX_STARTED_STEPS = 8
 SHARE_MEMORY_S = 5.0
 """How fast it is forgotten that an engine was given prefill: bursts last as long, and so do streams."""
 
-STALL_MEMORY_S = 10.0
-"""How fast prefill that stalled an engine's streams is forgotten: about as long as a stream with stalls lasts."""
-
 NOTICED_STALL_S = 1.0
 """Shorter stalls make no stream late: a decision need not look at them."""
-
-MAX_STALL_EXPONENT = 40.0
-"""Decayed sums are kept as of one time for all engines; when it is this many memories ago it is moved."""
 
 IN_FLIGHT_S = 0.01
 """How late peers' charges arrive, about."""
@@ -168,11 +164,10 @@ class Ledger:
         self._shares: list[float] = []
         """The decayed share of each engine's time that prefill took, as of its last prefill."""
         self._shares_at_s: list[float] = []
-        self._stalls: list[float] = []
-        """The decayed seconds of prefill put on each engine, as of `_stalls_at_s`."""
-        self._stalls_at_s = 0.0
-        self.stalled_until_s = -inf
-        """Until when stalls of some engine exceed `NOTICED_STALL_S`."""
+        self._before_s: list[float] = []
+        """The sum of `Charge.before_s` of the sequences that run on each engine."""
+        self.stalled: set[int] = set()
+        """Slots whose sequences were stalled for more than `NOTICED_STALL_S`, by the mean."""
         self._turns = 0
         self.stale_from_s = inf
         """When the next external load becomes stale."""
@@ -199,7 +194,7 @@ class Ledger:
             self._head_until_s.append(-inf)
             self._shares.append(0.0)
             self._shares_at_s.append(0.0)
-            self._stalls.append(0.0)
+            self._before_s.append(0.0)
             self.queue_rank.append(EMPTY_QUEUE_RANK)
 
     def attach(self, listener: LedgerListener) -> None:
@@ -247,6 +242,9 @@ class Ledger:
                 self._expected[slot][charge.number] = charge
         kv_tokens = self.kv_tokens[slot] = self.kv_tokens[slot] + charge.kv_tokens
         running = self.running[slot] = self.running[slot] + charge.sequences
+        charge.before_s = self.total_prefill_s[slot]
+        self._before_s[slot] += charge.sequences * charge.before_s
+        self._note_stall(slot)
         self.last_turn[slot] = turn
         external = self.external[slot]
         self.all_kv_tokens[slot] = kv_tokens + external.kv_tokens
@@ -272,15 +270,6 @@ class Ledger:
         faded = exp((self._shares_at_s[slot] - now_s) / SHARE_MEMORY_S)
         self._shares[slot] = self._shares[slot] * faded + prefill_s / SHARE_MEMORY_S
         self._shares_at_s[slot] = now_s
-        memories = (now_s - self._stalls_at_s) / STALL_MEMORY_S
-        if memories > MAX_STALL_EXPONENT:
-            self._stalls = self.stalls_s(tuple, now_s)
-            self._stalls_at_s, memories = now_s, 0.0
-        grown = exp(memories)
-        stalls = self._stalls[slot] = self._stalls[slot] + prefill_s * grown
-        if stalls > NOTICED_STALL_S * grown:
-            until_s = self._stalls_at_s + STALL_MEMORY_S * log(stalls / NOTICED_STALL_S)
-            self.stalled_until_s = max(self.stalled_until_s, until_s)
         self.queue_rank[slot] = queued_tokens
 
     def _note_unseen(self, late: Charge, now_s: float) -> None:
@@ -309,6 +298,8 @@ class Ledger:
         charge.in_prefill = True
         if charge.queues:
             self._enqueue(charge, now_s)
+            charge.before_s += charge.prefill_s
+            self._before_s[charge.slot] += charge.sequences * charge.prefill_s
         else:
             self._expected[charge.slot][charge.number] = charge
         if self._listener is not None:
@@ -350,6 +341,9 @@ class Ledger:
             if not charge.queues:
                 self.handed_over[slot] -= charge.sequences
             self.kv_tokens[slot] = self.kv_tokens[slot] - charge.kv_tokens if running else 0.0
+            before_s = self._before_s[slot] - charge.sequences * charge.before_s
+            self._before_s[slot] = before_s if running else 0.0
+            self._note_stall(slot)
             self._sum_up(slot)
         if self._listener is not None:
             self._listener.on_released(charge, now_s)
@@ -372,10 +366,21 @@ class Ledger:
             for share, at_s in zip(pick(self._shares), pick(self._shares_at_s), strict=True)
         ]
 
-    def stalls_s(self, pick: ColumnSelector, now_s: float) -> list[float]:
-        """Return the decayed seconds of prefill by which the streams of each engine were stalled, or soon will be."""
-        faded = exp((self._stalls_at_s - now_s) / STALL_MEMORY_S)
-        return [stall * faded for stall in pick(self._stalls)]
+    def stalls_s(self, slots: Iterable[int]) -> list[float]:
+        """Return the seconds of prefill by which the sequences of each engine were stalled, or soon will be: the mean
+        over those that run there, 0 for none.
+        """
+        return [self._stall_s(slot) for slot in slots]
+
+    def _stall_s(self, slot: int) -> float:
+        running = self.running[slot]
+        return max(self.total_prefill_s[slot] - self._before_s[slot] / running, 0.0) if running else 0.0
+
+    def _note_stall(self, slot: int) -> None:
+        if self._stall_s(slot) > NOTICED_STALL_S:
+            self.stalled.add(slot)
+        else:
+            self.stalled.discard(slot)
 
     def expected_kv_tokens(self, slot: int, after: Charge) -> float:
         """Return the KV tokens of peers' requests that came after a charge, and whose KV another engine is to send."""

@@ -3,38 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import erf, exp, log, sqrt
 from typing import ClassVar
 
 from routing.candidates import Candidates
 from routing.request import Request
 
-BRIEF_S = 0.15
-"""Own prefill up to this rides along in a step or two: siblings that wait for one prefix do not part for it."""
-
 
 @dataclass(frozen=True, slots=True)
 class StreamStall:
-    """Own prefill, for each sequence that runs there, times the share of streams that it makes late.
+    """Own prefill, for each sequence that runs there, times the share of them that it makes late.
 
-    A stream that decodes makes no token while its engine prefills. Its reader does not notice until the stalls add up
-    to what the stream is ahead: `token_slack_s` for each token of its answer. The share of streams that are beyond it
-    grows as the square of their stalls, `late_share` at the slack of a typical answer: few answers are much shorter.
-    So prefill keeps away from engines that have done little else for a while and decode many streams.
+    A stream that decodes makes no token while its engine prefills. Its reader does not notice until the stalls since
+    its prompt add up to what it is ahead: `token_slack_s` for each token of its answer. Lengths of answers are learned,
+    as a log-normal distribution; those that run at any time are the long ones, in proportion to their length. So a
+    stream is late with the probability that such an answer is shorter than its stalls by the slack of a token.
+    `weight`, above 1: what is put there stalls it, and it is not the last.
     Not scored where pairs leave a choice: `prefill_stall` prices stalls there.
     """
 
     name: ClassVar[str] = "stream_stall"
     needs: ClassVar[str] = "stalls_s"
-    late_share: float = 0.2
-    token_slack_s: float = 0.036
+    weight: float = 1.5
+    token_slack_s: float = 0.03
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return seconds lost by other streams; an empty list where no stall is long, or pairs leave a choice."""
-        slack_s = self.token_slack_s * (candidates.typical_answer_tokens or candidates.output_tokens)
+        tokens, spread = candidates.typical_answer_tokens or candidates.output_tokens, candidates.answer_spread
+        slack_s = self.token_slack_s * tokens * exp(spread * spread)
         if slack_s <= 0 or not candidates.stalls_s or candidates.prefill_shares:
             return []
-        each = self.late_share / (slack_s * slack_s)
+        deviation, half = sqrt(2.0) * spread, self.weight / 2
         return [
-            running * (own - BRIEF_S) * min(each * (stall + own / 2) * (stall + own / 2), 1.0) if own > BRIEF_S else 0.0
+            running * own * half * (1.0 + erf(log((stall + own / 2) / slack_s) / deviation)) if own > 0 else 0.0
             for running, own, stall in zip(candidates.running, candidates.own_s, candidates.stalls_s, strict=True)
         ]

@@ -1,11 +1,13 @@
 """Searches for the best placement of each traffic and keeps it; or compares all policies with what was kept.
 
     python -m bench.clairvoyant search [--only NAME ...] [--minutes M]   improves bench/clairvoyant/best.json
-    python -m bench.clairvoyant compare [--only NAME ...] [--policies NAME ...] [--keep FILE]
+    python -m bench.clairvoyant compare [--only NAME ...] [--policies NAME ...] [--runs N] [--keep FILE]
                                                                          the table: lateness and regret of each policy
 
 `search` begins with the best of some policies and of the kept placement, and never keeps a worse one. `compare` plays
-the kept placements anew, so its figures always belong to the engines of this checkout.
+the kept placements anew, so its figures always belong to the engines of this checkout. With `--runs` above 1 each
+policy is played so often, with arrivals moved by up to 20 ms from the second run on: figures are means, and `sd` says
+how much lateness differs from run to run by chance.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ import platform
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from statistics import fmean, stdev
 
 import msgspec
 
@@ -40,6 +43,9 @@ STARTS = (OURS, "fullest-feasible", "llm-d-sticky", "weighted-3-1")
 """Policies whose placements a search may begin with."""
 
 SWEEPS = 4
+
+MOVED_S = 0.02
+"""By how much arrivals are moved from the second run on: conversations then part elsewhere."""
 
 _POLICIES = [policy for policy in COMPARED if policy != "round-robin"]
 
@@ -68,6 +74,8 @@ class Line:
     hit: float
     tpot_p99_s: float
     failed: int
+    lateness_sd_s: float = 0.0
+    """From run to run; 0 for one."""
 
 
 def line_of(name: str, records: Sequence[Record]) -> Line:
@@ -85,18 +93,28 @@ def line_of(name: str, records: Sequence[Record]) -> Line:
     )
 
 
+def mean_line(lines: Sequence[Line]) -> Line:
+    """Return the means over several runs of one policy, all their failed requests, and by how much lateness differs."""
+    if len(lines) == 1:
+        return lines[0]
+    means = {one.name: fmean(getattr(line, one.name) for line in lines) for one in fields(Line) if one.name != "name"}
+    deviation_s = stdev(line.lateness_s for line in lines)
+    return replace(lines[0], **means | {"failed": sum(line.failed for line in lines), "lateness_sd_s": deviation_s})
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.clairvoyant", description=__doc__)
     parser.add_argument("action", choices=("search", "compare"))
     parser.add_argument("--only", nargs="+", choices=list(TRAFFICS), default=list(TRAFFICS))
     parser.add_argument("--minutes", type=float, default=30.0, help="of search per traffic")
     parser.add_argument("--policies", nargs="+", choices=_POLICIES, default=_POLICIES)
+    parser.add_argument("--runs", type=int, default=1, help="of each policy")
     parser.add_argument("--keep", type=Path)
     parser.add_argument("--jobs", type=int, default=max(1, (os.cpu_count() or 2) // 2))
     options = parser.parse_args()
     if options.action == "search":
         return _search_all(options.only, options.minutes, options.jobs)
-    return _compare(options.only, options.policies, options.jobs, options.keep)
+    return _compare(options.only, options.policies, options.runs, options.jobs, options.keep)
 
 
 def _search_all(names: Sequence[str], minutes: float, jobs: int) -> int:
@@ -166,7 +184,7 @@ def read_kept() -> dict[str, Best]:
     return msgspec.json.decode(KEPT.read_bytes(), type=dict[str, Best]) if KEPT.exists() else {}
 
 
-def _compare(names: Sequence[str], policies: Sequence[str], jobs: int, keep: Path | None) -> int:
+def _compare(names: Sequence[str], policies: Sequence[str], runs: int, jobs: int, keep: Path | None) -> int:
     kept = read_kept()
     text = [
         f"bench-clairvoyant, {datetime.now(UTC):%Y-%m-%d}, {os.cpu_count()} cores, CPython {platform.python_version()}",
@@ -175,13 +193,14 @@ def _compare(names: Sequence[str], policies: Sequence[str], jobs: int, keep: Pat
     text += [
         f"{ENGINES} simulated engines. Lateness: TTFT plus the seconds by which a stream ends behind 20 tokens/s,",
         "mean over requests. Regret: lateness above that of the best placement found by a search that knows arrivals,",
-        "lengths and reuse. No placement can be below the bound. Virtual time, one seed.",
+        f"lengths and reuse. No placement can be below the bound. Virtual time; runs of each policy: {runs}.",
     ]
     beaten = True
     with ProcessPoolExecutor(jobs) as pool:
         for name in names:
             trace = TRAFFICS[name]()
-            lines = list(pool.map(_play, [(name, policy) for policy in policies]))
+            played = pool.map(_play, [(name, policy, run) for policy in policies for run in range(runs)])
+            lines = [mean_line(group) for group in zip(*[played] * runs, strict=True)]
             best = line_of("best found", play_schedule(trace, PROFILE, schedule_of(kept[name]), ENGINES))
             bound_s = lower_bound_s(trace, PROFILE, ENGINES)
             text += ["", f"{name}: {len(trace.arrivals)} requests in {trace.length_s:.0f} s; bound {bound_s:.3f} s"]
@@ -198,21 +217,23 @@ def _compare(names: Sequence[str], policies: Sequence[str], jobs: int, keep: Pat
     return 0 if beaten else 1
 
 
-def _play(job: tuple[str, str]) -> Line:
-    name, policy = job
-    return line_of(policy, play(TRAFFICS[name](), Setting(policy, ENGINES, PROFILE, 0)).records)
+def _play(job: tuple[str, str, int]) -> Line:
+    name, policy, run = job
+    trace = TRAFFICS[name]().jittered(MOVED_S if run else 0.0, run)
+    return line_of(policy, play(trace, Setting(policy, ENGINES, PROFILE, 0)).records)
 
 
 _HEAD = (
-    f"{'':20} {'lateness':>9} {'regret':>8} {'TTFT mean':>10} {'p95':>8} {'hit':>6} {'TPOT p99 ms':>12} {'failed':>7}"
+    f"{'':20} {'lateness':>9} {'sd':>6} {'regret':>8} {'TTFT mean':>10} {'p95':>8} {'hit':>6}"
+    f" {'TPOT p99 ms':>12} {'failed':>7}"
 )
 
 
 def _row_text(line: Line, best: Line) -> str:
     regret = line.lateness_s - best.lateness_s
     return (
-        f"{line.name:20} {line.lateness_s:9.3f} {regret:8.3f} {line.ttft_mean_s:10.3f} {line.ttft_p95_s:8.2f}"
-        f" {line.hit:6.3f} {line.tpot_p99_s * 1000:12.0f} {line.failed:7}"
+        f"{line.name:20} {line.lateness_s:9.3f} {line.lateness_sd_s:6.3f} {regret:8.3f} {line.ttft_mean_s:10.3f}"
+        f" {line.ttft_p95_s:8.2f} {line.hit:6.3f} {line.tpot_p99_s * 1000:12.0f} {line.failed:7}"
     )
 
 

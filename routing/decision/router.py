@@ -246,11 +246,10 @@ class Router(RoutingState):
             distances_s=eligible.distances_s,
             spill_share=self.spill_shares.get(request.model, 0.0) if eligible.spill_ranks else 0.0,
             prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
-            stalls_s=ledger.stalls_s(pick, now_s)
-            if now_s < ledger.stalled_until_s or prompt_tokens > LONG_PROMPT_TOKENS
-            else (),
+            stalls_s=ledger.stalls_s(eligible.slots) if ledger.stalled or prompt_tokens > LONG_PROMPT_TOKENS else (),
             token_excess_s=[excess_s.get(slot, 0.0) for slot in eligible.slots] if excess_s else (),
             typical_answer_tokens=costs.averages.typical_answer_tokens,
+            answer_spread=costs.averages.answer_spread,
             typical_prefill_s=costs.averages.prefill_s if pairs else 0.0,
             typical_stream_s=costs.averages.stream_s if pairs else 0.0,
             lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > eligible.min_kv_capacity,

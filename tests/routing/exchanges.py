@@ -48,7 +48,7 @@ def tell_all(talkers: list[Talker], now_s: float) -> None:
 
 
 def loads(router: Router) -> dict[str, tuple[float, float, int]]:
-    """What stands on every engine that anything stands on, to a hundredth of a token: the order of adding shows below."""
+    """Load of each engine that has any, to a hundredth of a token: below that the order of adding shows."""
     ledger = router.ledger
     found = {}
     for pod in router.fleet.pods:

@@ -7,6 +7,7 @@ from msgspec.structs import fields
 
 from routing.blocks import Prompt
 from routing.candidates import MAX_SHOWN_CANDIDATES, Candidates, RoutingDecision, Scorer, ScoreTable
+from routing.decision.placement import Placement
 from routing.request import Api, Request
 from tests.routing.engines import MODEL, ask, place, router_of
 from tests.scorers.columns import candidates_of
@@ -24,6 +25,7 @@ ONE_NUMBER = {
     "prefix",
     "engines_in_all",
     "typical_answer_tokens",
+    "answer_spread",
     "typical_prefill_s",
     "typical_stream_s",
     "lacks_kv_room",
@@ -97,16 +99,18 @@ def test_every_scorers_seconds_are_reported_by_name() -> None:
 
 
 def test_stalls_are_looked_at_only_where_they_may_matter() -> None:
-    """Not for short prompts in a calm fleet; after long prefills, or for a prompt that is one, they are."""
-    watching = Watching()
+    """Not for short prompts in a calm fleet; while streams are stalled, or for a long prompt, they are."""
+    watching, placed = Watching(), list[Placement]()
     router = router_of(1, scorers=[watching])
 
     def looks(size: int, now_s: float) -> bool:
         prompt = Prompt((int(now_s) + 1,), (size,), size)
-        place(router, Request(f"{now_s}", Api.CHAT, MODEL, prompt), now_s=now_s)
+        placed.append(place(router, Request(f"{now_s}", Api.CHAT, MODEL, prompt), now_s=now_s))
         return bool(watching.seen[-1].stalls_s)
 
     assert not looks(5_000, 0.0)
     assert looks(500_000, 1.0)
     assert looks(5_000, 2.0)
+    for placement in placed:
+        placement.release(3.0)
     assert not looks(5_000, 600.0)

@@ -1,6 +1,7 @@
 """A weighted mean of what was seen by what was expected, which begins with doubt and forgets."""
 
 import random
+from math import log
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from routing.cost import (
     MIN_SCALE_TOKENS,
     MIN_TOKENS,
     OUTLIER,
+    PRIOR_SPREAD,
     ContextGrowth,
     CostModel,
     CostPrior,
@@ -155,6 +157,21 @@ def test_the_typical_answer_is_not_that_of_the_few_long_ones() -> None:
     for tokens in (10, 1000):
         usual.observe_output(tokens)
     assert usual.typical_answer_tokens == pytest.approx(100.0)
+
+
+def test_how_much_answers_differ_is_learned() -> None:
+    """The deviation of the logarithms, from a prior that the first few answers do not undo."""
+    usual = WorkloadAverages(step_s=0.01)
+    assert usual.answer_spread == PRIOR_SPREAD
+    usual.observe_output(300)
+    assert 0.9 * PRIOR_SPREAD < usual.answer_spread < PRIOR_SPREAD
+    for _ in range(200):
+        usual.observe_output(30)
+        usual.observe_output(3_000)
+    assert usual.answer_spread == pytest.approx(log(10.0), rel=0.1)
+    for _ in range(1_000):
+        usual.observe_output(200)
+    assert usual.answer_spread < 0.5 * PRIOR_SPREAD
 
 
 def test_an_answer_of_one_token_is_a_stream_of_one_step() -> None:

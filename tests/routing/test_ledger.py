@@ -13,7 +13,6 @@ from routing.ledger import (
     NO_EXTERNAL_LOAD,
     NOTICED_STALL_S,
     SHARE_MEMORY_S,
-    STALL_MEMORY_S,
     STEP_S,
     STEP_TOKENS,
     Charge,
@@ -256,28 +255,43 @@ def test_how_much_of_an_engines_time_prefill_was_requested(ledger: Ledger) -> No
     assert shares(10.0 + SHARE_MEMORY_S) == pytest.approx([first / e + first, 0.0])
 
 
-def test_stalls_fade_with_time(ledger: Ledger) -> None:
-    """Prefill counts in full when it is charged, an e-th of it a memory later; also after days, of any clock."""
+def test_what_comes_after_a_sequence_stalls_it(ledger: Ledger) -> None:
+    """By the mean over those that run there, several of one request counted each; nothing once they have ended."""
+    first = charge(ledger, 0, prefill=200.0)
+    assert ledger.stalls_s((0, 1)) == [0.0, 0.0]
+    charge(ledger, 1, prefill=100.0)
+    later = ledger.charge(0, prefill_tokens=100.0, prefill_s=100.0 * PACE, kv_tokens=1.0, sequences=3, now_s=1.0)
+    assert ledger.stalls_s((1, 0)) == pytest.approx([0.0, 100.0 * PACE / 4])
+    ledger.release(later, 2.0)
+    assert ledger.stalls_s((0, 1)) == pytest.approx([100.0 * PACE, 0.0])
+    ledger.release(first, 3.0)
+    assert ledger.stalls_s((0, 1)) == [0.0, 0.0]
 
-    def stalls(now_s: float) -> list[float]:
-        return ledger.stalls_s(itemgetter(0, 1), now_s)
 
-    assert stalls(0.0) == [0.0, 0.0]
-    for begin_s in (1e6, 2e6):
-        charge(ledger, 0, prefill=200.0, now_s=begin_s)
-        assert stalls(begin_s) == pytest.approx([200.0 * PACE, 0.0])
-        charge(ledger, 1, prefill=100.0, now_s=begin_s + STALL_MEMORY_S)
-        assert stalls(begin_s + STALL_MEMORY_S) == pytest.approx([200.0 * PACE / e, 100.0 * PACE])
+def test_where_stalls_are_noticed(ledger: Ledger) -> None:
+    """On engines whose sequences were stalled for more than a second, as long as those run."""
+    first = charge(ledger, 0, prefill=9.0 / PACE)
+    assert not ledger.stalled
+    second = charge(ledger, 0, prefill=2.5 * NOTICED_STALL_S / PACE)
+    assert ledger.stalled == {0}
+    third = charge(ledger, 0, prefill=0.0)
+    assert not ledger.stalled, "the mean over three"
+    ledger.release(third, 1.0)
+    assert ledger.stalled == {0}
+    ledger.release(first, 1.0)
+    assert not ledger.stalled
+    ledger.release(second, 2.0)
+    assert ledger.is_empty()
 
 
-def test_until_when_stalls_are_noticed(ledger: Ledger) -> None:
-    """As long as some engine's exceed a second; short prefills are not noticed at all."""
-    charge(ledger, 0, prefill=0.9 / PACE, now_s=5.0)
-    assert ledger.stalled_until_s < 5.0
-    charge(ledger, 0, prefill=(NOTICED_STALL_S * e - 0.9) / PACE, now_s=5.0)
-    charge(ledger, 1, prefill=1.1 / PACE, now_s=5.0)
-    assert ledger.stalled_until_s == pytest.approx(5.0 + STALL_MEMORY_S)
-    assert max(ledger.stalls_s(itemgetter(0, 1), ledger.stalled_until_s)) == pytest.approx(NOTICED_STALL_S)
+def test_prefill_that_is_done_again_does_not_stall_its_own_stream(ledger: Ledger) -> None:
+    """It was taken to be done, and delays the others only."""
+    first, again = charge(ledger, 0, prefill=0.0), Charge(0, 0, 100.0, 100.0 * PACE, 110.0, 1, in_prefill=False)
+    ledger.put(again, 0.0)
+    ledger.prefill_again(again, 1.0)
+    assert ledger.stalls_s((0,)) == pytest.approx([100.0 * PACE / 2])
+    ledger.release(first, 2.0)
+    assert ledger.stalls_s((0,)) == pytest.approx([0.0])
 
 
 def test_work_of_a_peer_that_was_on_its_way_is_noted(ledger: Ledger) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from bench.clairvoyant.__main__ import Best, _pack, line_of, schedule_of
+from bench.clairvoyant.__main__ import Best, _pack, line_of, mean_line, schedule_of
 from bench.clairvoyant.bound import lower_bound_s
 from bench.clairvoyant.schedule import READER_TPOT_S, Player, Schedule, lateness_of, lateness_s, play_schedule
 from bench.clairvoyant.search import HOLDS_S, Effort, Search, followers
@@ -106,6 +106,17 @@ def test_failed_requests_stand_apart() -> None:
     line = line_of("x", [failed, *records[1:]])
     assert line.failed == 1
     assert line.ttft_mean_s == pytest.approx(sum(one.ttft_s or 0.0 for one in records[1:]) / (len(records) - 1))
+
+
+def test_several_runs_make_one_row() -> None:
+    """Means, the sum of failed requests, and how far lateness strays; one run is what it is."""
+    records = play_schedule(TRACE, PROFILE, _by_turns(), ENGINES)
+    one = replace(line_of("x", records), lateness_s=1.0, failed=1)
+    both = mean_line([one, replace(one, lateness_s=3.0, failed=2)])
+    assert (both.name, both.lateness_s, both.failed) == ("x", 2.0, 3)
+    assert both.lateness_sd_s == pytest.approx(2.0**0.5)
+    assert both.ttft_p95_s == pytest.approx(one.ttft_p95_s)
+    assert mean_line([one]) is one
 
 
 def test_a_copy_is_independent() -> None:
