@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import platform
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from bench.commit import measured_commit
 from bench.doctor.cases import CLEARED_WITHIN_S, Verdict, learn_baseline
 from bench.doctor.constrained import PRICED, SETUPS, ConstrainedRun, constrained_rows, lost_share
 from bench.doctor.faults import CHANGES, FAULTS, POOL_OF
@@ -48,6 +52,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--keep", type=Path, metavar="FILE")
     parser.add_argument("--baseline", type=Path, metavar="FILE", help="learn the baseline once, and keep it there")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="write each result there, and skip those it has")
+    parser.add_argument("--table", action="store_true", help="print the table of what the file of --resume has")
     return parser
 
 
@@ -211,11 +216,22 @@ def known_results(path: Path | None, jobs: Sequence[tuple[Any, ...]]) -> tuple[l
     return done, [job for job in jobs if json.dumps(job[:3]) not in held]
 
 
+def head(options: argparse.Namespace, jobs: Sequence[tuple[Any, ...]]) -> str:
+    """Return the first line of the table: when, what and where, and how many cases of each kind it has."""
+    cases = ", ".join(f"{count} {kind}" for kind, count in sorted(Counter(job[0] for job in jobs).items()))
+    return (
+        f"bench-doctor, {datetime.now(UTC):%Y-%m-%d}, commit {measured_commit()}, {os.cpu_count()} shared cores, "
+        f"CPython {platform.python_version()}, seeds from {options.first_seed}: {cases}"
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run all cases; 1 where a target is missed."""
     options = make_parser().parse_args(arguments)
     jobs = jobs_of(options, known_baseline(options.baseline))
     results, rest = known_results(options.resume, jobs)
+    if options.table:
+        jobs, rest = [job for job in jobs if job not in rest], []
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         for job, result in zip(rest, pool.map(play_one, rest), strict=True):
             results.append((job[0], result))
@@ -224,7 +240,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 with options.resume.open("a", encoding="utf-8") as file:
                     file.write(json.dumps([*job[:3], to_json(result)]) + "\n")
     lines, targets = report(results)
-    text = "\n".join((*lines, "", *map(str, targets))) + "\n"
+    text = "\n".join((head(options, jobs), "", *lines, "", *map(str, targets))) + "\n"
     print(text)
     if options.keep:
         options.keep.write_text(text, encoding="utf-8")

@@ -23,6 +23,7 @@ from tests.vllm.agents import AgentChild, found_on
 from tests.vllm.children import free_port
 from tests.vllm.gateways import Gateway, in_front, read_json, until
 from tests.vllm.pods import Pod, PodPlan, running
+from tests.vllm.test_pairs import CONFIG, ask, nixl, prompt, ready
 
 MODEL = "tinyqwen"
 
@@ -30,8 +31,9 @@ NAMED_WITHIN_S = 90.0
 """60 s of enough traffic; machines without a GPU are slow to begin it."""
 
 PATIENT = pytest.mark.timeout(1500, func_only=True)
+"""On each test itself: the folder's own limit would hold before that of the module."""
 
-pytestmark = [PATIENT, pytest.mark.nightly, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.nightly, pytest.mark.asyncio(loop_scope="module")]
 
 WORDS = (
     "one",
@@ -137,6 +139,7 @@ async def send(gateway: Gateway, case: Case, seed: int) -> None:
                     await answer.read()
 
 
+@PATIENT
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.recipe)
 async def test_a_fault_of_real_vllm_is_named(redis: Server, healthy: Pod, case: Case, tmp_path: Any) -> None:
     """First of all findings."""
@@ -160,3 +163,51 @@ async def test_a_fault_of_real_vllm_is_named(redis: Server, healthy: Pod, case: 
         pods = {faulty.url, healthy.url} if case.names_both else {faulty.url}
         assert set(named[0][2]) == pods, named
         assert shown["findings"][0]["first_step"]
+
+
+LOST_TRANSFERS = 4
+
+
+@PATIENT
+async def test_a_prefill_pod_that_dies_with_its_kv_is_named(redis: Server, tmp_path: Any) -> None:
+    """The decode pod is held while requests wait on it with KV to fetch; the pod that has it is killed meanwhile."""
+    plans = [nixl(tmp_path, role) for role in ("kv_producer", "kv_consumer")]
+    async with contextlib.AsyncExitStack() as stack:
+        prefill, decode = await stack.enter_async_context(running(plans))
+        for pod, role in ((prefill, "prefill"), (decode, "decode")):
+            flags = (*found_on([int(pod.url.rpartition(":")[2])]), "--role", role, "--drain", "0")
+            listen = ("--load-listen", f"127.0.0.1:{free_port()}")
+            stack.push_async_callback(AgentChild(f"doctor-{role}", redis.url, *flags, *listen).stop)
+        config = tmp_path / "hearth.yaml"
+        config.write_text(CONFIG.format(redis=redis.url))
+        gateway = await stack.enter_async_context(in_front([], "--config", str(config)))
+        await asyncio.to_thread(until, lambda: ready(gateway) >= {prefill.url, decode.url}, "both pods by way of Redis")
+        await ask(gateway.url, prompt(0))
+        async with aiohttp.ClientSession(decode.url) as session:
+            # Held, not aborted: requests that come are kept.
+            async with session.post("/pause", params={"mode": "keep"}) as paused:
+                assert paused.status == 200
+            asking = [asyncio.create_task(ask(gateway.url, prompt(number))) for number in range(1, 1 + LOST_TRANSFERS)]
+            await asyncio.to_thread(
+                until, lambda: waiting_on(gateway, decode.url) >= LOST_TRANSFERS, "requests with KV to fetch"
+            )
+            prefill.kill()
+            async with session.post("/resume") as resumed:
+                assert resumed.status == 200
+        begun_s, shown = time.monotonic(), {}
+        while time.monotonic() - begun_s < NAMED_WITHIN_S:
+            shown = read_json(f"{gateway.admin}/findings")
+            if shown["findings"] and shown["findings"][0]["recipe"] == "transfers_failing":
+                break
+            await asyncio.sleep(2)
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        named = [(each["recipe"], each["pods"]) for each in shown["findings"]]
+        assert named[:1] == [("transfers_failing", [decode.url])], (named, shown["gaps"])
+
+
+def waiting_on(gateway: Gateway, url: str) -> int:
+    """Return the requests that the gateway has sent to a pod and that have not ended."""
+    pods = read_json(f"{gateway.admin}/fleet")["pods"]
+    return sum(engine["own_load"]["running"] for pod in pods if pod["url"] == url for engine in pod["engines"])
