@@ -291,17 +291,19 @@ class CollectedCell:
     """Calibrations that drift control withdrew within the shadow samples, though nothing had shifted."""
     saved: float
     """Mean over all draws, as a share of what the best threshold saves that knows the truth."""
+    reachable: float
+    """The same for the best threshold by the labels: what any number of rows like these could show."""
 
     def __str__(self) -> str:
         return (
             f"{self.name:<52} {self.auroc:>5.2f} {self.size:>6,} {self.draws:>5} {self.made:>5} {self.broken:>7}"
-            f" {self.withdrawn:>9} {self.saved:>6.2f}"
+            f" {self.withdrawn:>9} {self.saved:>6.2f} {self.reachable:>9.2f}"
         )
 
 
 COLLECTED_HEAD = (
     f"{'data set: labels':<52} {'AUROC':>5} {'rows':>6} {'drawn':>5} {'made':>5} {'broken':>7} {'withdrawn':>9}"
-    f" {'saved':>6}"
+    f" {'saved':>6} {'reachable':>9}"
 )
 
 COLLECTED_METHOD = f"""\
@@ -311,8 +313,8 @@ are redrawn with replacement, calibrated ({MAX_LOSS * 100:g} points, {CONFIDENCE
 "made" sets follow a model of difficulty: skill of the small model .5, of the large 1.2, noise .7 each, blur of the
 signal .5. GSM8K: RouteLLM's table, real prompts, answers and scores. broken: the whole set loses more than guaranteed,
 by its true scores. withdrawn: by drift control, though nothing had shifted. saved: of what the set's best threshold
-saves that knows the truth. The judge misses 10 % of worse answers, calls 8 % of equal ones worse, and follows the
-order in 10 %.\
+saves that knows the truth. reachable: the same for the best threshold by the labels of the whole set, which no number
+of rows exceeds. The judge misses 10 % of worse answers, calls 8 % of equal ones worse, and follows the order in 10 %.\
 """
 
 
@@ -321,6 +323,8 @@ def judge_collected(data: HiddenSet, draws: int) -> list[CollectedCell]:
     lines, examples = collect_all(data), truth_of(data)
     truth, guarantee = PopulationLoss(examples), QualityGuarantee(MAX_LOSS, CONFIDENCE)
     best, auroc = truth.best(MAX_LOSS).saved, benefit_auroc(examples)
+    shown = PopulationLoss(labelled_examples(data, lines, guarantee)[0]).best(MAX_LOSS).saved
+    reachable = shown / best if best > 0 else 0.0
     cells = []
     for size in SIZES:
         random = Random(f"{data.name} {size}")
@@ -338,22 +342,38 @@ def judge_collected(data: HiddenSet, draws: int) -> list[CollectedCell]:
             broken += effect.loss > MAX_LOSS + 1e-12
             effects.append(effect if served.is_promised else NOTHING)
         saved = fmean(effect.saved for effect in effects) / best if best > 0 else 0.0
-        cells.append(CollectedCell(data.name, auroc, size, draws if size else 1, made, broken, withdrawn, saved))
+        cells.append(
+            CollectedCell(data.name, auroc, size, draws if size else 1, made, broken, withdrawn, saved, reachable)
+        )
     return cells
+
+
+def labelled_examples(
+    data: HiddenSet, lines: Sequence[bytes], guarantee: QualityGuarantee
+) -> tuple[list[Example], float]:
+    """Return the examples that `hearth cascade calibrate` makes of these lines, and how far their labels may be wrong.
+
+    The second is the probability that the labels understate the losses.
+    """
+    labelled = read_labelled(b"\n".join(lines), MODELS)
+    # Rows are redrawn independently: that a row occurs twice says nothing of its group.
+    labelled = with_true_labels(labelled) if data.is_true_only else without_judged(labelled, guarantee)
+    labelled = replace(labelled, rows=[replace(row, group=0, bucket=row.bucket) for row in labelled.rows])
+    examples = examples_of(labelled, data.signal, AnswerPricing(PRICES, stage_of(data), 1))
+    return examples, labelled.labels.error if labelled.labels else 0.0
+
+
+def stage_of(data: HiddenSet) -> SignalStage:
+    """Return when the signal of a data set is known."""
+    return SignalStage.PROMPT if data.signal == EASE else SignalStage.WINDOW
 
 
 def calibrated(data: HiddenSet, lines: Sequence[bytes], guarantee: QualityGuarantee) -> CalibrationFile | None:
     """Return what `hearth cascade calibrate` writes for these lines; None without any."""
     if not lines:
         return None
-    labelled = read_labelled(b"\n".join(lines), MODELS)
-    # Rows are redrawn independently: that a row occurs twice says nothing of its group.
-    labelled = with_true_labels(labelled) if data.is_true_only else without_judged(labelled, guarantee)
-    labelled = replace(labelled, rows=[replace(row, group=0, bucket=row.bucket) for row in labelled.rows])
-    stage = SignalStage.PROMPT if data.signal == EASE else SignalStage.WINDOW
-    examples = examples_of(labelled, data.signal, AnswerPricing(PRICES, stage, 1))
-    error = labelled.labels.error if labelled.labels else 0.0
-    return calibrate(examples, CalibrationTarget(MODELS, data.signal, stage), guarantee, error).file
+    examples, error = labelled_examples(data, lines, guarantee)
+    return calibrate(examples, CalibrationTarget(MODELS, data.signal, stage_of(data)), guarantee, error).file
 
 
 def serve(data: HiddenSet, file: CalibrationFile, examples: Sequence[Example], random: Random) -> CalibrationFile:

@@ -115,7 +115,7 @@ async def _measure(run: RealRun, folder: Path) -> tuple[list[str], list[Target]]
                 *(("--answer-pattern", run.pattern) if run.pattern else ()),
             )
     calibration = folder / "auto.json"
-    printed = await _command(
+    described = await _command(
         *("calibrate", "--data", str(folder / "labels.jsonl"), "--max-loss", str(run.max_loss)),
         *("--confidence", str(run.confidence), "--config", str(config), "--out", str(calibration)),
     )
@@ -124,8 +124,8 @@ async def _measure(run: RealRun, folder: Path) -> tuple[list[str], list[Target]]
     truth = read_labelled((folder / "truth.jsonl").read_bytes(), models)
     prices = {models[0]: Price(0.0, None, run.small_price), models[1]: Price(0.0, None, 1.0)}
     examples = examples_of(truth, "margin", AnswerPricing(prices, SignalStage.WINDOW))
-    is_guaranteed = read_calibration_file(calibration.read_bytes()).is_promised
-    return _rows(run, models, examples, answers, printed, is_guaranteed=is_guaranteed)
+    has_guarantee = read_calibration_file(calibration.read_bytes()).is_promised
+    return _rows(run, models, examples, answers, described, has_guarantee=has_guarantee)
 
 
 def _rows(
@@ -133,16 +133,16 @@ def _rows(
     models: Sequence[str],
     examples: Sequence[Example],
     answers: Sequence[ServedAnswer],
-    printed: str,
+    described: str,
     *,
-    is_guaranteed: bool,
+    has_guarantee: bool,
 ) -> tuple[list[str], list[Target]]:
     count = len(examples)
     small, large = (fmean(each.scores[index] for each in examples) for index in (0, 1))
     own, top = (fmean(each.costs[index] for each in examples) for index in (0, 1))
     quality, escalated = fmean(each.score for each in answers), fmean(each.by for each in answers)
     wasted = fmean(each.wasted[0] for each in examples)
-    cost = (1.0 - escalated) * own + escalated * (top + (wasted if is_guaranteed else 0.0))
+    cost = (1.0 - escalated) * own + escalated * (top + (wasted if has_guarantee else 0.0))
     share = min(1.0, max(0.0, (cost - own) / (top - own))) if top > own else 1.0
     best = PopulationLoss(examples).best(run.max_loss)
     auroc = benefit_auroc(examples)
@@ -154,7 +154,7 @@ def _rows(
         ("best", large - best.loss, top * (1.0 - best.saved)),
     ]
     lines = [
-        printed.strip(),
+        described.strip(),
         f"{count} questions served, AUROC of the margin for the benefit of {models[1]}: {auroc:.2f}",
         f"{'':<32} {'right':>6} {'cost':>8} {'saved':>6}",
         *(f"{name:<32} {right:>6.3f} {price:>8.2f} {1.0 - price / top:>6.2f}" for name, right, price in table),
@@ -235,7 +235,7 @@ async def _serve(run: RealRun, models: Sequence[str], questions: Sequence[Questi
     waiting, answers = iter(questions), list[ServedAnswer]()
     pattern = re.compile(run.pattern) if run.pattern else None
 
-    async def ask() -> None:
+    async def send() -> None:
         for question in waiting:
             body = _body(run, question) | {"model": CASCADE}
             async with session.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=body) as answer:
@@ -246,10 +246,6 @@ async def _serve(run: RealRun, models: Sequence[str], questions: Sequence[Questi
             text = str(found["choices"][0]["message"]["content"] or "")
             answers.append(ServedAnswer(by, expected_scores([text], question.answer, pattern)[0]))
 
-    async with (
-        aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session,
-        asyncio.TaskGroup() as group,
-    ):
-        for _ in range(AT_ONCE):
-            group.create_task(ask())
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=None)) as session:
+        await asyncio.gather(*(send() for _ in range(AT_ONCE)))
     return answers

@@ -82,16 +82,16 @@ async def test_a_cut_after_its_grant_was_revoked_is_not_mended_there(tmp_path: P
 
 
 async def answered(gateway: Running, session: aiohttp.ClientSession) -> int:
-    """Return how many requests the budget lets a gateway send until it refuses three in a row."""
-    count = failed = 0
-    while failed < 3:
+    """Return how many requests the budget lets a gateway send until it rejects three in a row."""
+    count = denied = 0
+    while denied < 3:
         async with session.post(
             gateway.at("traffic", "/v1/chat/completions"), json=chat_body(max_tokens=MAX_TOKENS), headers=HEAD
         ) as answer:
             text = await answer.text()
             assert answer.status in (200, 429), text
             count += answer.status == 200
-            failed = 0 if answer.status == 200 else failed + 1
+            denied = 0 if answer.status == 200 else denied + 1
     return count
 
 

