@@ -24,6 +24,7 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean, stdev
+from typing import Any
 
 import msgspec
 
@@ -97,9 +98,9 @@ def mean_line(lines: Sequence[Line]) -> Line:
     """Return the means over several runs of one policy, all their failed requests, and by how much lateness differs."""
     if len(lines) == 1:
         return lines[0]
-    means = {one.name: fmean(getattr(line, one.name) for line in lines) for one in fields(Line) if one.name != "name"}
-    deviation_s = stdev(line.lateness_s for line in lines)
-    return replace(lines[0], **means | {"failed": sum(line.failed for line in lines), "lateness_sd_s": deviation_s})
+    means: dict[str, Any] = {one.name: fmean(getattr(line, one.name) for line in lines) for one in fields(Line) if one.name != "name"}
+    means |= {"failed": sum(line.failed for line in lines), "lateness_sd_s": stdev(line.lateness_s for line in lines)}
+    return Line(lines[0].name, **means)
 
 
 def main() -> int:

@@ -41,7 +41,7 @@ def test_no_stream_is_late_twice() -> None:
     assert StreamStall(weight=1.0).score(REQUEST, seen) == [pytest.approx(3 * 2.0, rel=1e-2)]
 
 
-def test_a_prompt_that_is_cached_stalls_nobody() -> None:
+def test_a_cached_prompt_stalls_no_stream() -> None:
     """Without own prefill there is no stall."""
     seen = candidates_of(1, typical_answer_tokens=10.0, running=[3.0], stalls_s=[0.0], own_s=[0.0])
     assert StreamStall().score(REQUEST, seen) == [0.0]
