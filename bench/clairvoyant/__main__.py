@@ -98,7 +98,9 @@ def mean_line(lines: Sequence[Line]) -> Line:
     """Return the means over several runs of one policy, all their failed requests, and by how much lateness differs."""
     if len(lines) == 1:
         return lines[0]
-    means: dict[str, Any] = {one.name: fmean(getattr(line, one.name) for line in lines) for one in fields(Line) if one.name != "name"}
+    means: dict[str, Any] = {
+        one.name: fmean(getattr(line, one.name) for line in lines) for one in fields(Line) if one.name != "name"
+    }
     means |= {"failed": sum(line.failed for line in lines), "lateness_sd_s": stdev(line.lateness_s for line in lines)}
     return Line(lines[0].name, **means)
 
