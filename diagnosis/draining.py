@@ -74,8 +74,8 @@ def drainable(
         held += [each for each in pods if each not in held]
     permitted: list[str] = []
     for pool, pods in chosen.items():
-        of_pool = BoundPods(frozenset(members[pool]), max(policy.needed.get(pool, 1), 1))
-        bound = [of_pool, *(each for each in policy.bound if not each.pods.isdisjoint(of_pool.pods))]
+        pool_pods = BoundPods(frozenset(members[pool]), max(policy.needed.get(pool, 1), 1))
+        bound = [pool_pods, *(each for each in policy.bound if not each.pods.isdisjoint(pool_pods.pods))]
         permitted += _permitted(pods, len(members[pool]), ready.get(pool, set()), bound, drained)
     restored = tuple(each for each in drained if each not in permitted)
     return DrainPlan(tuple(permitted), restored, tuple(pool_wide))

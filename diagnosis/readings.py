@@ -334,13 +334,13 @@ def engine_window(rank: int, readings: Sequence[tuple[float, EngineCounts]]) -> 
     speculation, transfers = grown.speculation(), grown.transfers()
     counted: dict[str, Any] = {name: grown.sum_of(samples) for name, samples in COUNTERS.items()}
     timed: dict[str, Any] = {name: grown.distribution(sample) for name, sample in HISTOGRAMS.items()}
-    queries = [final.scalars[name] for name in COUNTERS["store_queries"] if name in final.scalars]
+    queried = [final.scalars[name] for name in COUNTERS["store_queries"] if name in final.scalars]
     return replace(
         window,
         **gauges,
         **counted,
         **timed,
-        store_queries_since_start=sum(queries) if queries else None,
+        store_queries_since_start=sum(queried) if queried else None,
         speculation=speculation,
         transfers=transfers,
     )

@@ -187,7 +187,7 @@ async def test_a_prefill_pod_that_dies_with_its_kv_is_named(redis: Server, tmp_p
             # Held, not aborted: requests that come are kept.
             async with session.post("/pause", params={"mode": "keep"}) as paused:
                 assert paused.status == 200
-            streams = [asyncio.create_task(ask(gateway.url, prompt(number))) for number in range(1, 1 + LOST_TRANSFERS)]
+            waiting = [asyncio.create_task(ask(gateway.url, prompt(number))) for number in range(1, 1 + LOST_TRANSFERS)]
             await asyncio.to_thread(
                 until, lambda: waiting_on(gateway, decode.url) >= LOST_TRANSFERS, "requests with KV to fetch"
             )
@@ -200,9 +200,9 @@ async def test_a_prefill_pod_that_dies_with_its_kv_is_named(redis: Server, tmp_p
             if shown["findings"] and shown["findings"][0]["recipe"] == "transfers_failing":
                 break
             await asyncio.sleep(2)
-        for each in streams:
+        for each in waiting:
             each.cancel()
-        await asyncio.gather(*streams, return_exceptions=True)
+        await asyncio.gather(*waiting, return_exceptions=True)
         named = [(each["recipe"], each["pods"]) for each in shown["findings"]]
         assert named[:1] == [("transfers_failing", [decode.url])], (named, shown["gaps"])
 

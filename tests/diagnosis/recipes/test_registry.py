@@ -321,11 +321,11 @@ def test_more_of_the_same_traffic_starves_no_decode() -> None:
 
 def test_a_store_counts_as_useless_only_when_it_could_have_been_of_use() -> None:
     """Not before four times the KV cache was looked up: until then prompts are new to it."""
-    queries = {"store_queries": 60_000.0, "store_hits": 100.0}
+    lookups = {"store_queries": 60_000.0, "store_hits": 100.0}
 
     def looks(since: float | None, size: int | None = 50_000) -> tuple[set[str], set[str]]:
         held = pod(
-            "c0", engines=(engine(**queries, store_queries_since_start=since),), flags=flags(kv_capacity_tokens=size)
+            "c0", engines=(engine(**lookups, store_queries_since_start=since),), flags=flags(kv_capacity_tokens=size)
         )
         return looked("store_without_use", fleet(held))
 
@@ -336,12 +336,12 @@ def test_a_store_counts_as_useless_only_when_it_could_have_been_of_use() -> None
 
 
 def test_a_pool_whose_stores_find_nothing_may_have_new_prompts() -> None:
-    """Then the finding is not sure; it is where the peers' stores find what they are asked for."""
-    queries = {"store_queries": 60_000.0, "store_queries_since_start": 900_000.0}
+    """Then the finding is not sure; it is where the peers' stores find most of what they look up."""
+    lookups = {"store_queries": 60_000.0, "store_queries_since_start": 900_000.0}
 
     def confidence(found_by_peers: float) -> float:
-        pods = [pod("c0", engines=(engine(store_hits=0.0, **queries),))]
-        pods += [pod(name, engines=(engine(store_hits=found_by_peers, **queries),)) for name in ("c1", "c2")]
+        pods = [pod("c0", engines=(engine(store_hits=0.0, **lookups),))]
+        pods += [pod(name, engines=(engine(store_hits=found_by_peers, **lookups),)) for name in ("c1", "c2")]
         found = BY_NAME["store_without_use"].look(Scene(fleet(*pods), None, NOW_S))
         return next(each.confidence for each in found if isinstance(each, Indication) and each.pod == C0)
 

@@ -124,8 +124,8 @@ def test_the_only_pod_of_a_role_or_model_is_kept() -> None:
         frozenset({"http://p4:1"}): 1,
     }
     busy = (*(replace(a_pod(number, waiting=2.0), region="eu") for number in (1, 2)), a_pod(3))
-    (of_pool, part) = bound_pods(FleetFacts(1.0, busy), {}, [frozenset({"eu"}), frozenset({"us"})])
-    assert (len(of_pool.pods), of_pool.needed, len(part.pods), part.needed) == (3, 3, 2, 2)
+    (everywhere, part) = bound_pods(FleetFacts(1.0, busy), {}, [frozenset({"eu"}), frozenset({"us"})])
+    assert (len(everywhere.pods), everywhere.needed, len(part.pods), part.needed) == (3, 3, 2, 2)
     unready = (a_pod(1), a_pod(2, ready=False))
     assert [each.pods for each in bound_pods(FleetFacts(1.0, unready), {}, ())] == [frozenset({"http://p1:1"})]
 
