@@ -69,8 +69,8 @@ class RoleAssigner:
         self._settle_roles(pool, engines, now_s)
         engines = [(self._router.fleet.engine(engine.name) or engine, facts) for engine, facts in engines]
         workers = [self._worker(pool, engine, facts, now_s) for engine, facts in engines]
-        need = pool.balance.observe(workers, self._requested_since(pool, engines), now_s)
-        change = pool.balance.next_change(workers, need, now_s)
+        pool.balance.observe(workers, self._requested_since(pool, engines), now_s)
+        change = pool.balance.next_change(workers, now_s)
         if change is not None:
             self._carry_out(pool, change, now_s)
         return change

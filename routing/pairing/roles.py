@@ -1,24 +1,46 @@
 """How many engines of a pool should prefill and how many decode, and which one changes its role next.
 
-Both kinds of work are expressed in engines: prefill asked for and queued, and sequences decoding, each as the number of
-engines that could just bear it within the SLO. The worse-off kind is given one engine of the other where that makes the
-worst pressure clearly smaller; the same rule backwards would make it larger again, so it does not flap. After Arrow and
-TetriInfer, which move engines by predicted TTFT and TPOT. Decides only: applies nothing, reads no clock.
+Each split is judged by the same recent minutes. Prefill: a queue that so many engines would have had, by which some of
+the requested seconds come too late. Decode: how much of the time more sequences ran than so many engines bear within
+the TPOT objective. An engine moves where another split would have missed clearly less: bursts that the present split
+bears move none, and where bursts of both kinds alternate, the split bears both. Decides only: applies nothing, reads no
+clock.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import exp
 
 from routing.candidates import Candidates
 from routing.facts import Role
 from routing.ledger import StreamObjective
 
-ONE_ENGINE = 0.9
-"""Part of what one engine more can lower a pressure by that suffices: in a large pool one engine lowers it little."""
+DECODE_DECAY_S = 4.0
+"""Decay time constant of the sequences that decode: a stream is slow by its mean, not by a moment."""
+
+MAX_WAIT_S = 30.0
+"""Beyond which a queue is not followed: clients give up."""
+
+URGENT_WAIT = 3.0
+"""Times the TTFT objective that prompts wait where an engine is taken at once, if decoding can spare it."""
+
+SPARE = 0.7
+"""Share of the decoding engines which decoding may keep busy after one of them was taken at once."""
+
+MAX_USE = 0.85
+"""Share of its time that a prefill engine computes at most: queues of single engines are not one queue."""
+
+WAIT_SHARE = 0.9
+"""Of the TTFT objective, which a prompt may wait: its own prefill takes the rest."""
+
+LEVELS = (0.7, 0.85, 1.0)
+"""Shares of what is allowed from which on a third each counts as missed: a split is left before it misses all."""
+
+EQUAL = 0.01
+"""Splits whose shares differ by less are equal: the nearest is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,35 +49,23 @@ class RoleTerms:
 
     ttft_s: float = 2.0
     tpot_s: float = 0.05
-    decay_s: float = 8.0
-    """Decay time constant of prefill demand; decode cannot wait, so its demand decays twice as fast."""
-    peak_decay_s: float = 20.0
-    """How fast a peak of need is forgotten: where bursts of both kinds alternate, the split is to bear both."""
-    forecast_s: float = 20.0
-    """Decodes pile up for as long as answers last: how far ahead their growth is taken to go on."""
+    window_s: float = 120.0
+    """The recent traffic by which a split is judged: older decays with this time constant."""
     min_role_s: float = 60.0
     """An engine keeps a role at least this long."""
-    min_improvement: float = 0.15
-    """By how much of itself the worst pressure must fall for one engine to move, as far as one engine can lower it."""
-    min_overload_ratio: float = 2.0
-    """How many times the pressure of those that give an engine the worst one must be where they would then be short."""
-    min_pressure: float = 0.8
-    """Below this pressure no role changes."""
-    max_prefill_utilization: float = 1.0
-    """The share of its time that a prefill engine may compute; what has to wait too long counts beside it."""
+    min_improvement: float = 0.05
+    """By how much the share of missed work must fall for an engine to move."""
     max_changes_per_minute_ratio: float = 1.0
     """At most this share of the engines changes role within a minute; one always may."""
     min_prefill_engines: int = 1
     min_decode_engines: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("ttft_s", "tpot_s", "decay_s", "peak_decay_s", "max_prefill_utilization"):
+        for name in ("ttft_s", "tpot_s", "window_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: must be > 0")
         if not 0 < self.min_improvement < 1:
             raise ValueError("min_improvement: must be between 0 and 1")
-        if self.min_overload_ratio < 1:
-            raise ValueError("min_overload_ratio: must be >= 1")
         if self.min_role_s < 0 or not 0 < self.max_changes_per_minute_ratio <= 1:
             raise ValueError("min_role_s: must be >= 0; max_changes_per_minute_ratio: must be above 0, at most 1")
         if min(self.min_prefill_engines, self.min_decode_engines) < 1:
@@ -89,7 +99,7 @@ class PoolEngine:
 
 @dataclass(frozen=True, slots=True)
 class RoleChange:
-    """One engine's new role, and the pressures (need by engines there) that speak for it."""
+    """One engine's new role, and the pressures (need by engines there) on both sides before it."""
 
     engine: str
     role: Role
@@ -97,17 +107,14 @@ class RoleChange:
     decode_pressure: float
 
 
-@dataclass(frozen=True, slots=True)
-class EngineNeed:
-    """How many engines each kind of work could just keep busy."""
+@dataclass(slots=True)
+class _Trial:
+    """What so many engines of one kind would have missed lately."""
 
-    prefill: float
-    decode: float
-
-    def after_peak(self, peak: EngineNeed, keep: float) -> EngineNeed:
-        """This need, or what is kept of one that was greater, each kind by itself."""
-        prefill, decode = max(0.0, peak.prefill - self.prefill), max(0.0, peak.decode - self.decode)
-        return EngineNeed(self.prefill + keep * prefill, self.decode + keep * decode)
+    missed_s: float = 0.0
+    """Of the prefill seconds, or engine-seconds of decoding; decayed."""
+    wait_s: float = 0.0
+    """What a prompt would wait now."""
 
 
 class RoleBalancer:
@@ -117,82 +124,92 @@ class RoleBalancer:
         self.terms = terms or RoleTerms()
         self.changes = 0
         self._moved_s: deque[float] = deque()
-        self._prefill_rate = 0.0
-        self._decode = 0.0
-        self._decode_growth = 0.0
+        self._prefill: list[_Trial] = []
+        """By the number of engines that prefill, from one on."""
+        self._decode: list[_Trial] = []
+        self._prefill_s = self._decode_s = 0.0
+        """What was asked for, decayed alike."""
+        self._decoding = 0.0
+        """Engines that decoding would keep busy."""
         self._observed_s: float | None = None
-        self._peak = EngineNeed(0.0, 0.0)
 
-    def observe(self, workers: Sequence[PoolEngine], prefill_s: float, now_s: float) -> EngineNeed:
+    def observe(self, workers: Sequence[PoolEngine], prefill_s: float, now_s: float) -> None:
         """Record that `prefill_s` of prefill was requested since the last call."""
         # A draining engine finishes its decodes itself: they need no other engine.
         decode = sum(worker.decode_need for worker in workers if not worker.is_draining)
         if self._observed_s is None:
-            self._observed_s, self._decode = now_s, decode
+            self._observed_s, self._decoding = now_s, decode
         span_s, self._observed_s = max(0.0, now_s - self._observed_s), max(now_s, self._observed_s)
+        for trials in (self._prefill, self._decode):
+            while len(trials) < len(workers) - 1:
+                trials.append(replace(trials[-1]) if trials else _Trial())
         if span_s > 0:
-            self._learn(prefill_s, decode, span_s)
-        self._peak = self._need(workers).after_peak(self._peak, exp(-span_s / self.terms.peak_decay_s))
-        return self._peak
+            self._learn(prefill_s, decode, span_s, len(workers))
 
-    def _learn(self, prefill_s: float, decode: float, span_s: float) -> None:
-        keep, keep_decode = exp(-span_s / self.terms.decay_s), exp(-2 * span_s / self.terms.decay_s)
-        self._prefill_rate = keep * self._prefill_rate + (1 - keep) * prefill_s / span_s
-        before, self._decode = self._decode, keep_decode * self._decode + (1 - keep_decode) * decode
-        growth = (self._decode - before) / span_s
-        self._decode_growth = keep_decode * self._decode_growth + (1 - keep_decode) * growth
+    def _learn(self, prefill_s: float, decode: float, span_s: float, count: int) -> None:
+        keep, keep_decode = exp(-span_s / self.terms.window_s), exp(-span_s / DECODE_DECAY_S)
+        self._decoding += (1 - keep_decode) * (decode - self._decoding)
+        # What has piled up on too few engines says how long they were too few, not how many there should be.
+        decoding = min(self._decoding, float(count))
+        decode_s, max_wait_s = decoding * span_s, WAIT_SHARE * self.terms.ttft_s
+        self._prefill_s, self._decode_s = keep * self._prefill_s + prefill_s, keep * self._decode_s + decode_s
+        for engines, trial in enumerate(self._prefill, 1):
+            trial.wait_s = min(max(0.0, trial.wait_s + prefill_s / engines - MAX_USE * span_s), MAX_WAIT_S)
+            trial.missed_s = keep * trial.missed_s + prefill_s * _over(trial.wait_s, max_wait_s)
+        for engines, trial in enumerate(self._decode, 1):
+            trial.missed_s = keep * trial.missed_s + decode_s * _over(decoding, engines)
 
-    def _need(self, workers: Sequence[PoolEngine]) -> EngineNeed:
-        # What is owed has to be done within the TTFT objective, beside new arrivals.
-        owed = sum(worker.owed_s for worker in workers)
-        waits = max(0.0, owed - len(workers) * self.terms.ttft_s / 4) / self.terms.decay_s
-        coming = max(0.0, self._decode_growth) * self.terms.forecast_s
-        return EngineNeed(self._prefill_rate / self.terms.max_prefill_utilization + waits, self._decode + coming)
+    def missed(self, prefill: int, decode: int) -> float:
+        """Return the share of recent prefill that so many engines would have done too late, and that of decoding that
+        would have been too slow, summed: 0 to 2.
+        """
+        late = self._prefill[prefill - 1].missed_s / self._prefill_s if self._prefill_s else 0.0
+        return late + (self._decode[decode - 1].missed_s / self._decode_s if self._decode_s else 0.0)
 
-    def next_change(self, workers: Sequence[PoolEngine], need: EngineNeed, now_s: float) -> RoleChange | None:
-        """The next role change; None where none is worth it."""
+    def next_change(self, workers: Sequence[PoolEngine], now_s: float) -> RoleChange | None:
+        """The next role change, by one engine towards the split that would have missed least; None where that is not
+        worth it.
+        """
         prefill, decode = _split(workers)
-        if not prefill or not decode:
+        count, now = len(workers), len(prefill)
+        if not prefill or not decode or not self._prefill or not self._may_move(workers, now_s):
             return None
-        now = _pressures(need, len(prefill), len(decode))
-        if max(now) < self.terms.min_pressure or not self._may_move(workers, now_s):
+        step = self._urgent(now, len(decode)) or self._better(now, count)
+        fewest, most = self.terms.min_prefill_engines, count - self.terms.min_decode_engines
+        if not step or not fewest <= now + step <= most or self._urgent(now + step, len(decode) - step) == -step:
             return None
-        if now[0] > now[1]:
-            return self._move(prefill, decode, need, Role.PREFILL, now, now_s)
-        return self._move(decode, prefill, need, Role.DECODE, now, now_s)
+        givers = decode if step > 0 else prefill
+        free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_role_s]
+        if not free:
+            return None
+        # The engine with the least to finish in its old role.
+        chosen = min(free, key=_unfinished)
+        pressures = self._prefill_s / self.terms.window_s / now, self._decoding / len(decode)
+        return RoleChange(chosen.name, Role.PREFILL if step > 0 else Role.DECODE, *pressures)
 
     def change_applied(self, now_s: float) -> None:
         """A change was carried out."""
         self.changes += 1
         self._moved_s.append(now_s)
 
-    def _move(
-        self,
-        receivers: Sequence[PoolEngine],
-        givers: Sequence[PoolEngine],
-        need: EngineNeed,
-        role: Role,
-        now: tuple[float, float],
-        now_s: float,
-    ) -> RoleChange | None:
-        more, fewer = len(receivers) + 1, len(givers) - 1
-        if role is Role.PREFILL:
-            then, min_engines = _pressures(need, more, fewer), self.terms.min_decode_engines
-            left = then[1]
-        else:
-            then, min_engines = _pressures(need, fewer, more), self.terms.min_prefill_engines
-            left = then[0]
-        wanted = min(self.terms.min_improvement, ONE_ENGINE / more)
-        if fewer < min_engines or max(then) > max(now) * (1 - wanted):
-            return None
-        if left > 1 and max(now) < self.terms.min_overload_ratio * left:
-            return None
-        free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_role_s]
-        if not free:
-            return None
-        # The engine with the least to finish in its old role.
-        chosen = min(free, key=_unfinished)
-        return RoleChange(chosen.name, role, *now)
+    def _urgent(self, prefill: int, decode: int) -> int:
+        """Return by how many engines of prefill the split is to change at once: traffic of another kind has come."""
+        waits = [trial.wait_s for trial in self._prefill]
+        if self._decoding > decode and prefill > 1 and waits[prefill - 2] < self.terms.ttft_s:
+            return -1
+        is_late = waits[prefill - 1] > URGENT_WAIT * self.terms.ttft_s
+        return 1 if is_late and self._decoding < SPARE * (decode - 1) else 0
+
+    def _better(self, now: int, count: int) -> int:
+        """Return the step towards the split that would have missed least; 0 where it is not clearly better."""
+        fewest, most = self.terms.min_prefill_engines, count - self.terms.min_decode_engines
+        missed = {each: self.missed(each, count - each) for each in {*range(fewest, most + 1), now}}
+        least = min(missed.values())
+        best = min((each for each in missed if missed[each] <= least + EQUAL), key=lambda each: abs(each - now))
+        step = 1 if best > now else -1
+        if missed[now] - missed[best] < self.terms.min_improvement or missed.get(now + step, 2.0) > missed[now]:
+            return 0
+        return step
 
     def _may_move(self, workers: Sequence[PoolEngine], now_s: float) -> bool:
         while self._moved_s and now_s - self._moved_s[0] >= 60.0:
@@ -217,8 +234,9 @@ def _split(workers: Iterable[PoolEngine]) -> tuple[list[PoolEngine], list[PoolEn
     return prefill, decode
 
 
-def _pressures(need: EngineNeed, prefill: int, decode: int) -> tuple[float, float]:
-    return need.prefill / max(prefill, 1e-9), need.decode / max(decode, 1e-9)
+def _over(value: float, bound: float) -> float:
+    """Return which share of the levels of a bound a value exceeds."""
+    return sum(value > level * bound for level in LEVELS) / len(LEVELS)
 
 
 def decode_need(load: float, step_base_s: float, tpot_s: float) -> float:

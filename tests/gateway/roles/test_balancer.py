@@ -16,7 +16,7 @@ from scorers.registry import routings
 
 MODEL = "m"
 BOTH = PodFacts(kv_connector="NixlConnector", kv_role="kv_both")
-TERMS = RoleTerms(min_role_s=5.0, decay_s=5.0)
+TERMS = RoleTerms(min_role_s=5.0, window_s=30.0)
 NUMBERS = count()
 
 

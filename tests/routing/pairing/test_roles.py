@@ -10,7 +10,6 @@ import pytest
 
 from routing.facts import Role
 from routing.pairing.roles import (
-    EngineNeed,
     PairsOnlyGate,
     PoolEngine,
     RoleBalancer,
@@ -23,139 +22,155 @@ from routing.pairing.roles import (
 TERMS = RoleTerms(min_role_s=20.0, max_changes_per_minute_ratio=0.5)
 
 
-def workers(prefill: int, decode: int, *, since_s: float = 0.0, may_change: bool = True) -> list[PoolEngine]:
-    """So many engines of each role."""
+def workers(
+    prefill: int, decode: int, *, since_s: float = 0.0, may_change: bool = True, need: float = 0.0
+) -> list[PoolEngine]:
+    """So many engines of each role. `need`: engines that the decodes of all would keep busy."""
     named = [(f"p{number}", Role.PREFILL) for number in range(prefill)]
     named += [(f"d{number}", Role.DECODE) for number in range(decode)]
-    return [PoolEngine(name, role, since_s, may_change=may_change) for name, role in named]
+    return [
+        PoolEngine(name, role, since_s, may_change=may_change, decode_need=need / decode if role is Role.DECODE else 0)
+        for name, role in named
+    ]
+
+
+def observed(fleet: Sequence[PoolEngine], prefill: float, terms: RoleTerms = TERMS, seconds: int = 100) -> RoleBalancer:
+    """A balancer that has seen so many seconds of prefill a second."""
+    balance = RoleBalancer(terms)
+    for second in range(seconds):
+        balance.observe(fleet, prefill, float(second))
+    return balance
 
 
 def requested(
-    fleet: Sequence[PoolEngine], need: EngineNeed, now_s: float = 100.0, terms: RoleTerms = TERMS
+    prefill: int, decode: int, prefill_need: float, decode_need: float, now_s: float = 100.0, **more: Any
 ) -> RoleChange | None:
-    """What a fresh balance says."""
-    return RoleBalancer(terms).next_change(fleet, need, now_s)
+    """What a balancer says after a while of the same need, in engines."""
+    fleet = workers(prefill, decode, need=decode_need, **more)
+    return observed(fleet, prefill_need).next_change(fleet, now_s)
 
 
 @pytest.mark.parametrize(
-    ("need", "role"),
-    [
-        (EngineNeed(2.6, 1.0), Role.PREFILL),
-        (EngineNeed(0.3, 5.5), Role.DECODE),
-        (EngineNeed(1.9, 5.6), None),
-        (EngineNeed(0.5, 0.5), None),
-    ],
+    ("prefill", "decode", "role"),
+    [(2.6, 1.0, Role.PREFILL), (0.3, 5.9, Role.DECODE), (1.6, 4.0, None), (0.5, 0.5, None)],
     ids=["prompts", "answers", "as it should be", "idle"],
 )
-def test_the_worse_off_is_helped_where_that_helps(need: EngineNeed, role: Role | None) -> None:
+def test_the_split_that_would_have_missed_less_is_approached(prefill: float, decode: float, role: Role | None) -> None:
     """Two prefill and six decode."""
-    change = requested(workers(2, 6), need)
+    change = requested(2, 6, prefill, decode)
     assert (change.role if change else None) is role
 
 
 def test_no_one_is_helped_back() -> None:
     """Whatever the need, a change is never followed by its reverse while the need stays."""
     for prefill in range(1, 8):
-        for tenths in range(1, 100):
-            need = EngineNeed(tenths / 10, 6.0)
-            change = requested(workers(prefill, 8 - prefill), need)
+        for tenths in range(0, 80, 7):
+            change = requested(prefill, 8 - prefill, tenths / 10, 3.0)
             if change is None:
                 continue
             step = 1 if change.role is Role.PREFILL else -1
-            back = requested(workers(prefill + step, 8 - prefill - step), need)
+            back = requested(prefill + step, 8 - prefill - step, tenths / 10, 3.0)
             assert back is None or back.role is change.role
 
 
-def test_help_that_leaves_the_helpers_short_must_help_much() -> None:
-    """Of three decoding engines with work for 2.5 none goes; one goes where prompts are twice as short as they are."""
-    assert requested(workers(5, 3), EngineNeed(9.0, 2.5)) is None
-    assert requested(workers(5, 3), EngineNeed(9.0, 1.9)) is not None
-    assert requested(workers(5, 3), EngineNeed(13.0, 2.5)) is not None
-    assert requested(workers(1, 7), EngineNeed(9.0, 6.5)) is not None
+def test_a_burst_that_waits_within_the_objective_moves_no_engine() -> None:
+    """Three seconds of prefill every six: two engines do each burst within the time that it may wait."""
+    fleet = workers(2, 6, need=4.0)
+    balance = RoleBalancer(TERMS)
+    for second in range(300):
+        balance.observe(fleet, 3.0 if second % 6 == 0 else 0.0, float(second))
+        assert balance.next_change(fleet, float(second)) is None
 
 
-def test_one_engine_of_many_moves_for_the_little_that_it_improves() -> None:
-    """Twenty of forty prefill and are short by a fifth: each move lowers that by a twentieth."""
-    assert requested(workers(20, 20), EngineNeed(24.0, 8.0)) is not None
-    assert requested(workers(20, 20), EngineNeed(20.0, 19.5)) is None
+def test_a_burst_of_prompts_takes_no_engine_that_bursts_of_answers_need() -> None:
+    """Both kinds come in bursts, one after another: what a third prefill engine gained, the decodes lost."""
+    balance, engines = RoleBalancer(TERMS), 5
+    for second in range(600):
+        is_prompts = second % 40 >= 20
+        fleet = workers(8 - engines, engines, need=0.5 if is_prompts else 3.45)
+        balance.observe(fleet, 2.8 if is_prompts else 0.0, float(second))
+        change = balance.next_change(fleet, float(second))
+        assert change is None or change.role is Role.DECODE, (second, change)
+
+
+def test_traffic_of_another_kind_is_followed() -> None:
+    """After ten minutes of answers only prompts come: within a minute and a half most engines prefill."""
+    balance, prefill = RoleBalancer(TERMS), 1
+    for second in range(690):
+        is_prompts = second >= 600
+        fleet = workers(prefill, 8 - prefill, need=0.3 if is_prompts else 5.5)
+        balance.observe(fleet, 5.5 if is_prompts else 0.3, float(second))
+        change = balance.next_change(fleet, 1_000.0 + second)
+        if change is not None:
+            balance.change_applied(1_000.0 + second)
+            prefill += 1 if change.role is Role.PREFILL else -1
+    assert prefill >= 6
+    assert balance.changes == prefill - 1
+
+
+def test_one_engine_of_many_moves() -> None:
+    """Twenty of forty prefill and are short by a fifth."""
+    assert requested(20, 20, 24.0, 8.0) is not None
+    assert requested(20, 20, 13.0, 13.0) is None
+
+
+def test_engines_that_join_are_judged_like_those_that_were_there() -> None:
+    """A pool that grows from four to eight goes on with what it has seen."""
+    small = workers(2, 2, need=1.0)
+    balance = observed(small, 3.0)
+    large = workers(2, 6, need=1.0)
+    balance.observe(large, 3.0, 100.0)
+    change = balance.next_change(large, 100.0)
+    assert change is not None
+    assert change.role is Role.PREFILL
 
 
 def test_the_last_of_a_kind_stays() -> None:
     """However hard pressed the others are."""
-    assert requested(workers(7, 1), EngineNeed(50.0, 0.1)) is None
-    assert requested(workers(1, 7), EngineNeed(0.1, 50.0)) is None
+    assert requested(7, 1, 50.0, 0.1) is None
+    assert requested(1, 7, 0.1, 50.0) is None
 
 
 def test_who_has_least_to_finish_goes() -> None:
     """Decodes must drain before the engine counts."""
     fleet = workers(1, 1)
-    fleet += [PoolEngine("busy", Role.DECODE, 0.0, decoding=40, decode_load=0.9)]
-    fleet += [PoolEngine("calm", Role.DECODE, 0.0, decoding=3, decode_load=0.1)]
+    fleet += [PoolEngine("busy", Role.DECODE, 0.0, decoding=40, decode_load=0.9, decode_need=0.9)]
+    fleet += [PoolEngine("calm", Role.DECODE, 0.0, decoding=3, decode_load=0.1, decode_need=0.1)]
     fleet = [one for one in fleet if one.name != "d0"]
-    change = requested(fleet, EngineNeed(3.0, 1.0))
+    change = observed(fleet, 1.6).next_change(fleet, 100.0)
     assert change is not None
     assert change.engine == "calm"
 
 
 def test_an_engine_stays_for_a_while() -> None:
     """Whoever has just changed is not asked."""
-    fleet = workers(2, 6, since_s=90.0)
-    assert requested(fleet, EngineNeed(6.0, 1.0), now_s=100.0) is None
-    assert requested(fleet, EngineNeed(6.0, 1.0), now_s=110.0) is not None
+    assert requested(2, 6, 6.0, 1.0, now_s=100.0, since_s=90.0) is None
+    assert requested(2, 6, 6.0, 1.0, now_s=110.0, since_s=90.0) is not None
 
 
 def test_who_cannot_change_does_not() -> None:
     """A connector asserts roles."""
-    assert requested(workers(2, 6, may_change=False), EngineNeed(6.0, 1.0)) is None
+    assert requested(2, 6, 6.0, 1.0, may_change=False) is None
 
 
 def test_no_more_than_a_share_changes_within_a_minute() -> None:
     """Four of eight; a minute later more."""
-    balance, fleet = RoleBalancer(TERMS), workers(1, 7)
+    fleet = workers(1, 7, need=0.5)
+    balance = observed(fleet, 6.0)
     for number in range(4):
-        assert balance.next_change(fleet, EngineNeed(9.0, 1.0), 100.0 + number) is not None
+        assert balance.next_change(fleet, 100.0 + number) is not None
         balance.change_applied(100.0 + number)
-    assert balance.next_change(fleet, EngineNeed(9.0, 1.0), 104.0) is None
-    assert balance.next_change(fleet, EngineNeed(9.0, 1.0), 161.0) is not None
+    assert balance.next_change(fleet, 104.0) is None
+    assert balance.next_change(fleet, 161.0) is not None
 
 
 def test_a_draining_engine_bears_its_own_decodes() -> None:
     """What it has to finish is nobody's need: the decodes do not call it back."""
-    stays = PoolEngine("d", Role.DECODE, 0.0, decoding=10, decode_load=0.5, decode_need=0.75)
-    leaves = PoolEngine("leaving", Role.PREFILL, 0.0, decoding=10, decode_load=0.9, decode_need=0.95)
+    stays = workers(1, 2, need=1.0)
+    leaves = PoolEngine("leaving", Role.PREFILL, 0.0, decoding=10, decode_load=0.9, decode_need=1.5)
     assert leaves.is_draining
-    assert RoleBalancer(TERMS).observe([stays, leaves], 0.0, 0.0).decode == 0.75
-
-
-def test_need_follows_what_is_requested() -> None:
-    """Two seconds of prefill a second are two engines and a margin; forgotten when it ends."""
-    balance, fleet = RoleBalancer(TERMS), workers(2, 6)
-    for second in range(60):
-        need = balance.observe(fleet, 2.0, float(second))
-    assert need.prefill == pytest.approx(2.0 / TERMS.max_prefill_utilization, rel=0.02)
-    for second in range(60, 180):
-        need = balance.observe(fleet, 0.0, float(second))
-    assert need.prefill < 0.05
-
-
-def test_a_peak_is_remembered_while_the_other_kind_has_its_own() -> None:
-    """Decodes that came in a burst are still reckoned with when prompts come in one, and not for ever."""
-    balance, calm = RoleBalancer(TERMS), workers(2, 6)
-    burst = [*workers(2, 5), PoolEngine("d", Role.DECODE, 0.0, decoding=30, decode_load=3.0, decode_need=3.0)]
-    peak = max(balance.observe(burst, 0.0, float(second)).decode for second in range(30))
-    later = [balance.observe(calm, 0.0, float(second)).decode for second in range(30, 150)]
-    assert peak >= 3.0
-    assert later[10] > peak / 3
-    assert later[-1] < 0.05
-
-
-def test_owed_prefill_is_need() -> None:
-    """A queue that is longer than the promise asks for help though nothing more comes."""
-    balance = RoleBalancer(TERMS)
-    calm = balance.observe(workers(2, 6), 0.0, 0.0)
-    late = balance.observe([*workers(1, 6), PoolEngine("p", Role.PREFILL, 0.0, owed_s=60.0)], 0.0, 1.0)
-    assert calm.prefill == 0
-    assert late.prefill > 1
+    assert observed([*stays, leaves], 1.0).missed(2, 2) == 0.0
+    assert observed([*stays, PoolEngine("d2", Role.DECODE, 0.0, decode_need=1.5)], 1.0).missed(2, 2) > 0.5
 
 
 def test_decode_load_is_the_nearer_end() -> None:
@@ -187,7 +202,7 @@ def test_full_engines_need_what_they_hold() -> None:
     [
         {"ttft_s": 0},
         {"min_improvement": 1.5},
-        {"min_overload_ratio": 0.5},
+        {"window_s": 0},
         {"max_changes_per_minute_ratio": 0},
         {"min_decode_engines": 0},
         {"min_role_s": -1},
