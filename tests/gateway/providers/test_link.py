@@ -20,7 +20,7 @@ def endpoint(port: int, *, scheme: str = "http", probe_path: str | None = None) 
     )
 
 
-async def test_nothing_listens() -> None:
+async def test_a_closed_port() -> None:
     """A refused connection is no answer."""
     assert not await LinkProbe().answers(endpoint(free_port()), SOON_S)
 
