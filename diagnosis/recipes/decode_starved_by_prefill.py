@@ -61,8 +61,8 @@ RECIPE = Recipe(
     looks_at=(
         "The mean of `inter_token_latency_seconds` and the rate of computed prompt tokens "
         "(`prompt_tokens_by_source_total{source=local_compute}`) are both twice those of the peers; or twice those of "
-        "the baseline, with 1.5 times its prompt tokens for each generated one: more of the same traffic is no such "
-        "fault."
+        "the baseline, with 1.5 times its prompt tokens for each generated one: more of the same traffic does not "
+        "count."
     ),
     cause="Long prompts arrive faster than they can be computed beside decoding, so nearly every step carries a chunk.",
     first_step="Set `--long-prefill-token-threshold` of the named pod to a quarter of its step budget.",

@@ -433,7 +433,7 @@ def test_a_port_counts_where_the_transport_may_use_it(devices: str | None, named
 
 
 def test_pods_are_drained_only_for_what_no_request_brings_about() -> None:
-    """Facts of hardware and setup; none that is advice, and no engine that stands still: one prompt can hold it up."""
+    """Facts of hardware and setup; none that is advice, and no stalled engine: one prompt can hold it up."""
     assert set(DRAINABLE) == {
         *("rdma_port_down", "transfers_failing", "unlike_hashing", "unlike_kv_formats", "unlike_models"),
     }
