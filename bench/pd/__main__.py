@@ -42,7 +42,7 @@ TUNED_ON = 0
 """The seed of the made-up day by whose five-minute turns the defaults of soft roles were chosen, beside recordings."""
 
 HELD_OUT = (31, 32, 33)
-"""Seeds by which no default was chosen but `memory_s` of roles, between 8 and 10 s."""
+"""Seeds by which no default was chosen."""
 
 METHOD = f"""\
 Virtual time: the real spine, router and keeper of roles before {ENGINES} simulated engines, transfers over a shared

@@ -128,7 +128,7 @@ class RoleBalancer:
         """By the number of engines that prefill, from one on."""
         self._decode: list[_Trial] = []
         self._prefill_s = self._decode_s = 0.0
-        """What was asked for, decayed alike."""
+        """What was requested, decayed alike."""
         self._decoding = 0.0
         """Engines that decoding would keep busy."""
         self._observed_s: float | None = None
@@ -175,8 +175,7 @@ class RoleBalancer:
         if not prefill or not decode or not self._prefill or not self._may_move(workers, now_s):
             return None
         step = self._urgent(now, len(decode)) or self._better(now, count)
-        fewest, most = self.terms.min_prefill_engines, count - self.terms.min_decode_engines
-        if not step or not fewest <= now + step <= most or self._urgent(now + step, len(decode) - step) == -step:
+        if not step or now + step not in self._allowed(count) or self._urgent(now + step, len(decode) - step) == -step:
             return None
         givers = decode if step > 0 else prefill
         free = [one for one in givers if one.may_change and now_s - one.since_s >= self.terms.min_role_s]
@@ -192,6 +191,10 @@ class RoleBalancer:
         self.changes += 1
         self._moved_s.append(now_s)
 
+    def _allowed(self, count: int) -> range:
+        """Return how many of `count` engines may prefill."""
+        return range(self.terms.min_prefill_engines, count - self.terms.min_decode_engines + 1)
+
     def _urgent(self, prefill: int, decode: int) -> int:
         """Return by how many engines of prefill the split is to change at once: traffic of another kind has come."""
         waits = [trial.wait_s for trial in self._prefill]
@@ -202,10 +205,9 @@ class RoleBalancer:
 
     def _better(self, now: int, count: int) -> int:
         """Return the step towards the split that would have missed least; 0 where it is not clearly better."""
-        fewest, most = self.terms.min_prefill_engines, count - self.terms.min_decode_engines
-        missed = {each: self.missed(each, count - each) for each in {*range(fewest, most + 1), now}}
-        least = min(missed.values())
-        best = min((each for each in missed if missed[each] <= least + EQUAL), key=lambda each: abs(each - now))
+        missed = {each: self.missed(each, count - each) for each in {*self._allowed(count), now}}
+        lowest = min(missed.values())
+        best = min((each for each in missed if missed[each] <= lowest + EQUAL), key=lambda each: abs(each - now))
         step = 1 if best > now else -1
         if missed[now] - missed[best] < self.terms.min_improvement or missed.get(now + step, 2.0) > missed[now]:
             return 0
