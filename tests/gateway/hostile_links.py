@@ -21,6 +21,8 @@ class FreezingLink:
     target: int
     port: int = 0
     is_frozen: bool = False
+    swallowed: int = 0
+    """POST requests that were sent into the frozen link."""
     _ends: set[asyncio.StreamWriter] = field(default_factory=set)
     _pulse: Pulse = field(default_factory=Pulse)
 
@@ -43,9 +45,11 @@ class FreezingLink:
     async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while piece := await source.read(1 << 16):
-                if not self.is_frozen:
-                    sink.write(piece)
-                    await sink.drain()
+                if self.is_frozen:
+                    self.swallowed += piece.startswith(b"POST ")
+                    continue
+                sink.write(piece)
+                await sink.drain()
             if not self.is_frozen and sink.can_write_eof():
                 sink.write_eof()
 
