@@ -74,6 +74,6 @@ class LinkWatch:
             elif self._is_silent(endpoint):
                 self._monitor.note_cut(endpoint.url)
                 detail = f"The provider endpoint {endpoint.name} can no longer be reached."
-                self._pool.fail_silent(endpoint.url, SILENT_SHARE * bound_s, detail)
+                self._pool.fail_silent(endpoint.url, 0.0, detail)  # Those as well that were sent meanwhile.
         except Exception as error:  # noqa: BLE001 - of one endpoint; the others are watched
             report_exception(LOOP, error)

@@ -119,6 +119,11 @@ class ProviderMonitor:
         """Return an endpoint by its URL; None where there is none."""
         return self._endpoints.get(url)
 
+    def is_reachable(self, url: str) -> bool:
+        """Return whether an endpoint was reached when it was last tried; False for one that was removed."""
+        endpoint = self._endpoints.get(url)
+        return endpoint is not None and endpoint.hold is not Hold.UNREACHABLE
+
     def label_of(self, engine: str) -> str | None:
         """Return `provider/region` of an engine's name; None for engines of the fleet."""
         endpoint = self._endpoints.get(engine)

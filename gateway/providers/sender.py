@@ -77,7 +77,7 @@ class ProviderSender:
                 add_provider(reply, config)
                 relay, was_sent = make_relay(), True
                 exchange = await self._exchange(permit, placement.request, line, relay, first_byte_by_s)
-                if exchange.was_stale:
+                if exchange.was_stale and self._gate.monitor.is_reachable(config.url):
                     line = await self._connect(permit)
                     exchange = await self._exchange(permit, placement.request, line, make_relay(), first_byte_by_s)
             except PermitEnded:

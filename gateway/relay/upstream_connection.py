@@ -168,7 +168,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_abandoned = False
         self._is_paused = False
         self._has_read = False
-        self._last_read_s = self._loop.time()
+        self._last_read_s = self._sent_s = self._loop.time()
         self._due_s = NEVER
         self._stall_timer: StreamWatch | None = None
         self._reset_message()
@@ -202,7 +202,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._stall_timer = timer
         exchange.reply.source = self
         self._has_read = False
-        self._last_read_s = self._loop.time()
+        self._last_read_s = self._sent_s = self._loop.time()
         self._due_s = first_byte_by_s
         self._transport.writelines(question)
 
@@ -432,11 +432,15 @@ class UpstreamConnection(asyncio.Protocol):
         elif now_s >= self._due_s:
             self._fail(AttemptStatus.TIMEOUT, "Timeout while waiting for the pod's response.")
 
-    def silence_s(self) -> float | None:
-        """Return the seconds for which no byte has come; None without a request in flight."""
-        now_s = self._loop.time()
-        self._note_silence(now_s)
-        return None if self._exchange is None else now_s - self._last_read_s
+    def last_heard_s(self) -> float:
+        """Return the loop time, as of now, at which the last byte of its last response came; -inf without one."""
+        self._note_silence(self._loop.time())
+        return self._last_read_s if self._last_read_s > self._sent_s else -NEVER
+
+    @property
+    def waiting_since_s(self) -> float | None:
+        """Loop time at which the request in flight was sent; None without one."""
+        return None if self._exchange is None else self._sent_s
 
     def fail_if_silent(self, silent_s: float, detail: str = POD_GONE) -> bool:
         """Fail the request in flight if no byte has come for so long; close an idle connection.

@@ -153,9 +153,15 @@ class UpstreamPool:
                 del self._idle[line.url]
 
     def silence_s(self, url: str) -> float | None:
-        """Return for how many seconds no byte has come for any request at a pod; None without requests there."""
-        silences = (line.silence_s() for line in self._open.get(url, ()))
-        return min((each for each in silences if each is not None), default=None)
+        """Return for how many seconds requests at a pod have waited without a byte of any response; None without any.
+
+        A request that was sent later does not shorten it.
+        """
+        lines = self._open.get(url, ())
+        waiting = [line.waiting_since_s for line in lines if line.waiting_since_s is not None]
+        if not waiting:
+            return None
+        return self.loop.time() - max(min(waiting), *(line.last_heard_s() for line in lines))
 
     def fail_silent(self, url: str, silent_s: float, detail: str = POD_GONE) -> int:
         """Close the idle connections to a pod and those silent for so long. Returns how many requests were failed."""

@@ -21,22 +21,35 @@ class FreezingLink:
     target: int
     port: int = 0
     is_frozen: bool = False
-    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    swallowed: int = 0
+    """POST requests that were sent into the frozen link."""
+    _ends: set[asyncio.StreamWriter] = field(default_factory=set)
+    _pulse: Pulse = field(default_factory=Pulse)
 
     async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         onward, back = await asyncio.open_connection("127.0.0.1", self.target)
-        ways = [asyncio.create_task(self._carry(*way)) for way in ((reader, back), (onward, writer))]
-        self._tasks.update(ways)
-        await asyncio.gather(*ways, return_exceptions=True)
-        for end in (writer, back):
-            end.close()
+        ends = (writer, back)
+        self._ends.update(ends)
+        await asyncio.gather(self._carry(reader, back), self._carry(onward, writer), return_exceptions=True)
+        for end in ends:
+            end.transport.abort()
+            self._ends.discard(end)
+        self._pulse.beat()
+
+    async def stop(self) -> None:
+        """Close what is open, and wait until it is."""
+        for end in tuple(self._ends):
+            end.transport.abort()
+        await self._pulse.until(lambda: not self._ends)
 
     async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
             while piece := await source.read(1 << 16):
-                if not self.is_frozen:
-                    sink.write(piece)
-                    await sink.drain()
+                if self.is_frozen:
+                    self.swallowed += piece.startswith(b"POST ")
+                    continue
+                sink.write(piece)
+                await sink.drain()
             if not self.is_frozen and sink.can_write_eof():
                 sink.write_eof()
 
@@ -51,8 +64,7 @@ async def a_link(target: int) -> AsyncIterator[FreezingLink]:
         yield link
     finally:
         server.close()
-        for task in link._tasks:
-            task.cancel()
+        await link.stop()
 
 
 OPENS_STREAM = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
@@ -83,12 +95,14 @@ class EndlessServer:
     """Connections that the other side has given up."""
     pulse: Pulse = field(default_factory=Pulse)
     """Beats with each of them."""
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
     def has_closed(self, count: int) -> bool:
         """Whether so many connections were given up."""
         return self.closed >= count
 
     async def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             length = next((int(line[15:]) for line in head.split(b"\r\n") if line.startswith(b"content-length:")), 0)
@@ -101,9 +115,17 @@ class EndlessServer:
                 if done:
                     break
                 writer.write(piece % number if b"%d" in piece else piece)
+            await gone
         self.closed += 1
+        writer.transport.abort()
+        self._writers.discard(writer)
         self.pulse.beat()
-        writer.close()
+
+    async def stop(self) -> None:
+        """Close what is open, and wait until it is."""
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+        await self.pulse.until(lambda: not self._writers)
 
 
 @asynccontextmanager
@@ -116,3 +138,4 @@ async def an_endless_server() -> AsyncIterator[EndlessServer]:
         yield endless
     finally:
         server.close()
+        await endless.stop()

@@ -89,6 +89,7 @@ async def test_a_link_that_swallows_what_is_sent(tmp_path_factory: pytest.TempPa
             for status, text, head in await asyncio.gather(thinking, *under_way):
                 assert (status, head["x-hearth-cascade-model"]) == (200, "small"), text
             assert (await shown(scene))["state"] == "unreachable"
+            assert link.swallowed == 3  # None was sent a second time over a fresh connection.
             sent = (await shown(scene))["requests"]
             for _ in range(5):
                 _, _, head = await scene.post(chat_body(model="auto", stream=True))

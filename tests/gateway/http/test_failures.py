@@ -321,6 +321,23 @@ async def test_a_pod_that_shuts_down_silently_is_cut() -> None:
         assert ends(rig) == [AttemptStatus.CONNECTION_RESET, AttemptStatus.OK]
 
 
+async def test_a_later_request_does_not_shorten_a_pods_silence() -> None:
+    """However often requests are sent: what counts is the oldest that waits, or the last byte of any response."""
+    async with a_rig() as rig:
+        pool, url, loop = rig.front.pool, rig.pod.url, asyncio.get_running_loop()
+        rig.pod.plays([asyncio.Event()])
+        assert pool.silence_s(url) is None
+        first, second = await rig.client(), await rig.client()
+        await first.send(request_bytes(CHAT_PATH, a_chat()))
+        await until(lambda: len(rig.pod.questions) == 1)
+        came_s = loop.time()
+        await second.send(request_bytes(CHAT_PATH, a_chat()))
+        await until(lambda: len(rig.pod.questions) == 2)
+        now_s, silence_s = loop.time(), pool.silence_s(url)
+        assert silence_s is not None
+        assert silence_s >= now_s - came_s
+
+
 async def test_idle_connections_are_closed_before_the_pod_does() -> None:
     """A line that lies idle too long is not used again."""
     async with a_rig(timeouts=Timeouts(upstream_idle_s=1.0)) as rig:
