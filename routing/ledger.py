@@ -370,14 +370,13 @@ class Ledger:
         """Return the seconds of prefill by which the sequences of each engine were stalled, or soon will be: the mean
         over those that run there, 0 for none.
         """
-        return [self._stall_s(slot) for slot in slots]
-
-    def _stall_s(self, slot: int) -> float:
-        running = self.running[slot]
-        return max(self.total_prefill_s[slot] - self._before_s[slot] / running, 0.0) if running else 0.0
+        running, given_s, before_s = self.running, self.total_prefill_s, self._before_s
+        stalls_s = [given_s[slot] - before_s[slot] / running[slot] if running[slot] else 0.0 for slot in slots]
+        return [max(0.0, stall_s) for stall_s in stalls_s]
 
     def _note_stall(self, slot: int) -> None:
-        if self._stall_s(slot) > NOTICED_STALL_S:
+        running = self.running[slot]
+        if running and self.total_prefill_s[slot] - self._before_s[slot] / running > NOTICED_STALL_S:
             self.stalled.add(slot)
         else:
             self.stalled.discard(slot)

@@ -9,6 +9,9 @@ from typing import ClassVar
 from routing.candidates import Candidates
 from routing.request import Request
 
+NOTICED_DEVIATIONS = 3.5
+"""Of the lengths' logarithms: stalls by which only shorter answers are late cost nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamStall:
@@ -34,7 +37,10 @@ class StreamStall:
         if slack_s <= 0 or not candidates.stalls_s or candidates.prefill_shares:
             return []
         deviation, half = sqrt(2.0) * spread, self.weight / 2
+        noticed_s = slack_s * exp(-NOTICED_DEVIATIONS * spread)
         return [
-            running * own * half * (1.0 + erf(log((stall + own / 2) / slack_s) / deviation)) if own > 0 else 0.0
+            running * own * half * (1.0 + erf(log((stall + own / 2) / slack_s) / deviation))
+            if own > 0 and stall + own / 2 > noticed_s
+            else 0.0
             for running, own, stall in zip(candidates.running, candidates.own_s, candidates.stalls_s, strict=True)
         ]
