@@ -22,6 +22,7 @@ from gateway.providers.translation import AnswerTranslator
 from gateway.relay.relay import PlacedAttempt, Relay
 from gateway.relay.upstream_connection import UpstreamConnection
 from gateway.relay.upstream_pool import PoolIsFull, UpstreamPool
+from gateway.runtime.guard import call_guarded
 from routing.request import Api, Request
 
 PROVIDERS_HEADER = "x-hearth-providers"
@@ -125,7 +126,7 @@ class ProviderSender:
         head = head_of(config, address.authority, address.base + permit.body.path, len(permit.body.content))
         self._watch.begin()
         line.send_request(exchange, [head, permit.body.content], by_s)
-        limit = loop.call_later(config.response_timeout_s, exchange.end_by_time)
+        limit = loop.call_later(config.response_timeout_s, call_guarded, "provider answer", exchange.end_by_time)
         try:
             await relay.ended
         except BaseException:

@@ -59,9 +59,14 @@ async def ask(gateway: Running, headers: dict[str, str] | None = None, **more: A
         return answer.headers["x-hearth-request-id"]
 
 
+def headers_of(pod: SimulatedPod) -> list[dict[str, str]]:
+    """Headers of each generating request to a pod, in lower case; probes come between them."""
+    return [{name.lower(): value for name, value in one.headers.items()} for one in pod.received if one.path == CHAT]
+
+
 def parents_of(pod: SimulatedPod) -> list[tuple[str, str, str]]:
     """Trace, span and flags that each generating request to a pod carried."""
-    sent = [{name.lower(): value for name, value in one.headers.items()} for one in pod.received if one.path == CHAT]
+    sent = headers_of(pod)
     return [(parts[1], parts[2], parts[3]) for parts in (headers["traceparent"].split("-") for headers in sent)]
 
 
@@ -96,7 +101,7 @@ async def test_a_request_is_one_trace_on_receipt_log_and_pod(tmp_path: Path) -> 
     ]
     attempt = next(span for span in spans if "hearth.attempt.number" in attributes_of(span))
     assert parents_of(pod) == [(line["trace_id"], attempt.span_id.hex(), "01")]
-    assert "tracestate" not in {name.lower() for name in pod.received[-1].headers}
+    assert "tracestate" not in headers_of(pod)[-1]
     assert "hearth_traces_exported_total" in metrics
     assert 'hearth_traces_dropped_total{reason="queue_full"} 0.0' in metrics
 
@@ -115,7 +120,7 @@ async def test_the_callers_trace_is_continued_where_it_is_accepted(tmp_path: Pat
     root = receiver.of_trace(TRACE)[0]
     assert (root.parent_span_id.hex(), root.trace_state) == (SPAN, "a=1")
     assert [(trace, flags) for trace, _, flags in parents_of(pod)] == [(TRACE[::-1], "00"), (TRACE, "01")]
-    assert {name.lower(): value for name, value in pod.received[-1].headers.items()}["tracestate"] == "a=1"
+    assert headers_of(pod)[-1]["tracestate"] == "a=1"
 
 
 async def test_no_text_of_a_prompt_or_an_answer_is_exported(tmp_path: Path) -> None:
