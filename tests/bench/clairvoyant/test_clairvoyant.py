@@ -58,9 +58,12 @@ def test_a_held_request_waits_that_long() -> None:
 
 
 def test_a_search_only_improves() -> None:
-    """From requests by turns, a second of search finds less lateness, and every request keeps one engine."""
+    """From requests by turns, seconds of search find less lateness, and every request keeps one engine."""
     search = Search(TRACE, PROFILE, ENGINES, _by_turns())
-    search.sweep(Effort(1.0, window_s=10.0, horizon_s=60.0))
+    for _ in range(60):  # As many seconds as a busy machine needs; one is enough for an idle one.
+        search.sweep(Effort(1.0, window_s=10.0, horizon_s=60.0))
+        if search.kept:
+            break
     assert search.kept > 0
     assert len(search.schedule.engines) == len(TRACE.arrivals)
     assert set(search.schedule.engines) <= set(range(ENGINES))

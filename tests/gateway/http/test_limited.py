@@ -354,10 +354,12 @@ async def test_the_clients_that_people_use_take_it_for_an_answer() -> None:
         rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.CHAT, 200)), hold])
         chat = await openai.chat.completions.create(model=MODEL, messages=[], stream=True)
         assert [each.choices[0].finish_reason async for each in chat if each.choices][-1] == "length"
+        await until(lambda: len(rig.outcomes) == 1)
         kit.clock.now_s += 61
         rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.RESPONSES, 200)), hold])
         response = await openai.responses.create(model=MODEL, input="hi", stream=True)
         assert [each.type async for each in response][-1] == "response.incomplete"
+        await until(lambda: len(rig.outcomes) == 2)
         kit.clock.now_s += 61
         rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.MESSAGES, 200)), hold])
         anthropic = AsyncAnthropic(base_url=base, api_key="k", max_retries=0, timeout=PATIENCE_S)
