@@ -646,7 +646,9 @@ class ReplicaState:
         return origin
 
     def _catch_up(self, origin: RemoteReplica, now_s: float, silent_s: float) -> None:
-        """Take the next updates of a replica that was silent for old ones: it counts as missing for so long still."""
+        """Treat the next updates of a replica that was silent as old, for as long as it was silent: it still counts as
+        missing then.
+        """
         origin.current_from_s = now_s + min(CATCH_UP_S, silent_s)
 
     def _apply_supply(self, origin: RemoteReplica, update: SupplyUpdate, now_s: float) -> None:

@@ -63,7 +63,7 @@ async def swallow_and_restore(folder: Path) -> None:
                 link.is_frozen = frozen
 
             await _rows_of_cut(
-                "without a word", scene, lambda: freeze(frozen=True), lambda: freeze(frozen=False), in_flight=4
+                "silently", scene, lambda: freeze(frozen=True), lambda: freeze(frozen=False), in_flight=4
             )
 
 

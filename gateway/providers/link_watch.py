@@ -1,4 +1,4 @@
-"""Ends requests at endpoints whose link is cut without a word, so that they can be answered otherwise.
+"""Ends requests at endpoints whose link is cut silently (no FIN, no RST), so that they can be answered otherwise.
 
 While a request waits and no byte comes from its endpoint for any request, the link is probed. A slow endpoint answers
 the probe, a link that is cut does not. The shares add up to less than `connect_timeout_s`, so a cut is noticed within

@@ -1,4 +1,4 @@
-"""Providers that never end what they have begun, and links that are cut without a word."""
+"""Providers that never end what they have begun, and links that are cut silently."""
 
 from __future__ import annotations
 
