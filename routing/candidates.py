@@ -92,6 +92,15 @@ class Candidates(Struct, gc=False):
     token_excess_s: Sequence[float] = ()
     """Extra seconds that each takes for a token of such a request, constrained by a grammar or not; empty where none is
     known to."""
+    lockstep_s: Sequence[float] = ()
+    """Seconds that the first token waits for prefill of ranks that step together with each; empty, as the next three,
+    where every engine steps alone."""
+    stalled: Sequence[float] = ()
+    """Sequences that each second of own prefill stalls, those of other ranks included."""
+    slowed: Sequence[float] = ()
+    """Sequences whose steps grow with one sequence more."""
+    in_step: Sequence[float] = ()
+    """Sequences of the busiest rank, which sets the pace of all."""
     draining_streams: Sequence[float] = ()
     """Streams that each still decodes after its role became prefill; empty where none does."""
     typical_answer_tokens: float = 0.0
@@ -273,12 +282,14 @@ class Prediction(Struct, frozen=True, gc=False):
 def predict(candidates: Candidates, at: int) -> Prediction:
     """What the engine in a position will take for the request, alone or as the prefill side of a pair."""
     ahead_s, own_s = candidates.ahead_s[at], candidates.own_s[at]
+    if candidates.lockstep_s:
+        ahead_s += candidates.lockstep_s[at]
     return Prediction(
         prompt_tokens=candidates.prompt_tokens,
         cached_tokens=candidates.warm_tokens[at],
         ttft_s=candidates.prefill_overhead_s[at] + ahead_s + own_s,
         work_tokens=candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at],
-        running=candidates.running[at],
+        running=(candidates.in_step or candidates.running)[at],
         is_alone=ahead_s <= ALONE_SHARE * own_s,
         own_prefill_s=own_s,
     )
@@ -303,12 +314,14 @@ class PlacementEstimate(Struct, frozen=True, gc=False):
 
 def estimate(columns: Candidates, scored: ScoreTable, at: int) -> PlacementEstimate:
     """Estimate a placement on the candidate in a position."""
+    lockstep_s = columns.lockstep_s[at] if columns.lockstep_s else 0.0
+    running = (columns.in_step or columns.running)[at]
     return PlacementEstimate(
         engine=columns.engines[at],
         prefill=columns.prefillers[at] if columns.prefillers else None,
-        ttft_s=columns.prefill_overhead_s[at] + columns.ahead_s[at] + columns.own_s[at],
+        ttft_s=columns.prefill_overhead_s[at] + columns.ahead_s[at] + lockstep_s + columns.own_s[at],
         own_prefill_s=columns.own_s[at],
-        tpot_s=columns.step_base_s[at] + columns.step_per_sequence_s[at] * (columns.running[at] + 1),
+        tpot_s=columns.step_base_s[at] + columns.step_per_sequence_s[at] * (running + 1),
         prompt_tokens=columns.prompt_tokens,
         cached_tokens=columns.warm_tokens[at],
         total_s=scored.totals[at],

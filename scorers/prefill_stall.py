@@ -45,6 +45,6 @@ class PrefillStallCost:
         return [
             running * each * own_s + own * (busy := min(share, MAX_PREFILL_SHARE)) / (1 - busy)
             for running, own_s, share in zip(
-                candidates.running, candidates.own_s, candidates.prefill_shares, strict=True
+                candidates.stalled or candidates.running, candidates.own_s, candidates.prefill_shares, strict=True
             )
         ]
