@@ -313,7 +313,9 @@ async def _set_drained(admin: AdminBackend, request: web.Request, *, drained: bo
         raise web.HTTPNotFound(text=f"no pod {url}")
     known = admin.router.fleet.pod(url)
     theirs, ledger = admin.peer_load(), admin.router.ledger
-    running = sum(own_load(ledger, engine.slot, theirs).running for engine in known.engines) if known else 0
+    running, transfers = 0, admin.router.pairing.transfers
+    for engine in known.engines if known else ():
+        running += own_load(ledger, engine.slot, theirs).running + transfers.unseen(engine.name)
     return json_response({"pod": url, "state": known.state if known else None, "running": running})
 
 

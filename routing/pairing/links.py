@@ -142,8 +142,25 @@ class TransferCosts:
 
     def __init__(self) -> None:
         self.under_way = TransfersUnderWay()
+        self._unseen: dict[str, int] = {}
         self._paces: dict[tuple[Link, str], _Pace] = {}
         self._distrusts: dict[int, LinkPenalty] = {}
+
+    def begin_unseen(self, prefill: str) -> None:
+        """Note that KV leaves an engine, by name, for an answer that shows no first token."""
+        self._unseen[prefill] = self._unseen.get(prefill, 0) + 1
+
+    def end_unseen(self, prefill: str) -> None:
+        """Note that such an answer has ended."""
+        left = self._unseen[prefill] - 1
+        if left:
+            self._unseen[prefill] = left
+        else:
+            del self._unseen[prefill]
+
+    def unseen(self, prefill: str) -> int:
+        """Return how many answers may still fetch KV from an engine whose charges for them have ended."""
+        return self._unseen.get(prefill, 0)
 
     def seconds(self, link: Link, connector: str, prior_s: float) -> float:
         """What a transfer will take that should take `prior_s`."""

@@ -70,6 +70,7 @@ class PrefillPlacement:
         "_decode_slot",
         "_has_left",
         "_is_under_way",
+        "_is_unseen",
         "_state",
         "_trace",
         "_transfers",
@@ -113,7 +114,7 @@ class PrefillPlacement:
         self.handover: DecodeHandover | None = None
         self.cached_tokens: int | None = None
         """What the engine says it held of the prompt already."""
-        self._is_under_way = False
+        self._is_under_way = self._is_unseen = False
         self.transfer_s: float | None = None
         """From its answer to the first token of the decode engine."""
 
@@ -150,8 +151,11 @@ class PrefillPlacement:
         if usage is not None and usage.prompt_tokens:
             self._learn(usage)
         if not self.request.stream:
-            # A response that is not streamed has no visible first token; its KV is fetched well before its end.
-            self.release(now_s)
+            # A response that is not streamed has no visible first token. Its KV is fetched well before its end: as load
+            # it counts no more, but a drained pod must not be ended yet.
+            self._transfers.begin_unseen(self.engine.name)
+            self._is_unseen = True
+            self._end_charge(now_s)
 
     def transfer_done(self, now_s: float) -> None:
         """The decode engine has begun to answer: it has the KV, and this engine may forget it."""
@@ -171,6 +175,12 @@ class PrefillPlacement:
 
     def release(self, now_s: float) -> None:
         """Nothing of the request is left on the engine, however that came. Safe to call again."""
+        if self._is_unseen:
+            self._is_unseen = False
+            self._transfers.end_unseen(self.engine.name)
+        self._end_charge(now_s)
+
+    def _end_charge(self, now_s: float) -> None:
         if self._has_left:
             return
         self._has_left = True

@@ -12,6 +12,7 @@ import pytest
 
 from simulator.options import Options
 from simulator.pod import SimulatedPod
+from tests.gateway.kv_index.redis_servers import redis_server
 from tests.gateway.running import Running, serving
 from tests.scenarios.place import CHAT, FAST, LONG, policy_of
 
@@ -111,3 +112,45 @@ async def test_a_new_pod_gets_its_replays_before_its_first_request(tmp_path: Pat
             assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 0.8 * answer["usage"]["prompt_tokens"]
             assert replays_of(cloud) == []
             assert not any("Secret" in json.dumps(each) or "Rule" in json.dumps(each) for each in gateway.lines)
+
+
+async def test_gateways_on_one_redis_replay_each_prefix_once(tmp_path: Path) -> None:
+    """Both know what is hot and notice both new pods: each pod is owned by one gateway, and no pod takes load before
+    its owner has ended.
+    """
+    pods, config = tmp_path / "pods.yaml", tmp_path / "hearth.yaml"
+    options = Options(models=("big",), profile=FAST)
+    async with (
+        redis_server(tmp_path) as redis,
+        SimulatedPod(options) as old,
+        SimulatedPod(options) as first,
+        SimulatedPod(options) as second,
+        aiohttp.ClientSession() as session,
+    ):
+        entries = [pod_entry(old, "on-prem")]
+        pods.write_text(json.dumps({"pods": entries}))
+        settings = {
+            "redis": redis.url,
+            "discovery": {"file": {"path": str(pods)}},
+            "supply": {"scaling": "off", "prewarm": "act"},
+            "timeouts": {"startup_discovery_s": 60},
+        }
+        config.write_text(json.dumps(settings))
+        async with serving("--config", str(config)) as one, serving("--config", str(config)) as other:
+            served = (serve_for(STARTUP_S + 0.5, session, gateway, "any") for gateway in (one, other))
+            assert min(await asyncio.gather(*served)) > 8
+            entries += [pod_entry(first, "on-prem"), pod_entry(second, "on-prem")]
+            pods.write_text(json.dumps({"pods": entries}))
+            for gateway in (one, other):
+                await gateway.until_each("pod_state_changed", "upstream", first.url, second.url, state="ready")
+            for pod in (first, second):
+                owners = [
+                    line
+                    for gateway in (one, other)
+                    for line in gateway.lines
+                    if (line["event"], line.get("upstream")) == ("pod_warmed", pod.url)
+                ]
+                assert [(line["reason"], line["replays"]) for line in owners] == [("done", 2)]
+                texts = [each["messages"][0]["content"] for each in replays_of(pod)]
+                assert sorted(text[:7] for text in texts) == ["Rule 0:", "Rule 1:"]
+                assert clients_of(pod) == 0

@@ -26,11 +26,11 @@ Client = TestClient[Any, Any]
 
 @asynccontextmanager
 async def admin_client(
-    *urls: str, token: str | None = None, reported: dict[str, object] | None = None
+    *urls: str, token: str | None = None, reported: dict[str, object] | None = None, router: Router | None = None
 ) -> AsyncIterator[Client]:
     """A client of an admin port with a running watcher behind it, whose pods are all ready."""
     router, receipts, clock, pulse = (
-        Router(routings()["warm"]),
+        router or Router(routings()["warm"]),
         ReceiptStore(),
         asyncio.get_running_loop().time,
         Pulse(),
@@ -165,6 +165,17 @@ async def test_a_pod_is_drained_and_undrained(pod: FakePod) -> None:
         assert await drained.json() == {"pod": pod.url, "state": "draining", "running": 0}
         undrained = await client.post("/pods/undrain", json={"pod": pod.url})
         assert (await undrained.json())["state"] == "ready"
+
+
+async def test_a_drained_pod_runs_until_its_kv_is_fetched(pod: FakePod) -> None:
+    """An answer that is not streamed shows no first token: until it has ended, its prefill pod must not be ended."""
+    router = Router(routings()["warm"])
+    router.pairing.transfers.begin_unseen(pod.url)
+    async with admin_client(pod.url, router=router) as client:
+        drained = await client.post("/pods/drain", json={"pod": pod.url})
+        assert (await drained.json())["running"] == 1
+        router.pairing.transfers.end_unseen(pod.url)
+        assert (await (await client.post("/pods/drain", json={"pod": pod.url})).json())["running"] == 0
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ def test_in_whatever_order_it_is_reported(moments: list[str], stream: bool) -> N
     assert router.ledger.running == [0, 60]
     assert router.ledger.prefill_tokens == [0.0, 0.0]
     assert router.ledger.kv_tokens == [0.0, 100]
+    assert router.pairing.transfers.unseen(side.engine.name) == 0
 
 
 def test_what_the_engine_held_corrects_its_cached_tokens_alone() -> None:
@@ -49,7 +50,7 @@ def test_what_the_engine_held_corrects_its_cached_tokens_alone() -> None:
 
 
 def test_an_answer_in_one_piece_lets_its_prefill_engine_go_at_once() -> None:
-    """Nobody will see the moment at which its KV has moved."""
+    """As load: nobody will see the moment at which its KV has moved. A drained pod is not ended before the answer is."""
     router = split_fleet(1, 1)
     busy(router, "http://d1", 60)
     placement = place(router, long(stream=False))
@@ -57,4 +58,6 @@ def test_an_answer_in_one_piece_lets_its_prefill_engine_go_at_once() -> None:
     assert side is not None
     side.prefill_done(None, 1.4)
     assert router.ledger.running[side.engine.slot] == 0
+    assert router.pairing.transfers.unseen(side.engine.name) == 1
     placement.release(3.0)
+    assert router.pairing.transfers.unseen(side.engine.name) == 0
