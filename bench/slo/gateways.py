@@ -43,9 +43,14 @@ class Gateways:
     @property
     def name(self) -> str:
         """Name of its row in the table."""
+        return "hearth" if self.count == 1 else f"{self.count} gateways{self.conditions}"
+
+    @property
+    def conditions(self) -> str:
+        """What sets its row apart from others of as many gateways; empty for equal traffic on a healthy link."""
         traffic = "" if self.first_share is None else f", one has {self.first_share:.0%}"
         link = {Link.REDIS: "", Link.NONE: ", no redis"}.get(self.link, f", redis {self.link}")
-        return "hearth" if self.count == 1 else f"{self.count} gateways{link}{traffic}"
+        return link + traffic
 
     def pick(self, draw: float) -> int:
         """Number of the gateway that receives a request, by a draw in [0, 1)."""
