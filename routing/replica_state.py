@@ -193,6 +193,10 @@ MAX_RESEND_BLOCKS = 1 << 16
 RESEND_SLACK_S = 1.0
 """Placements of so long before the last update that a peer has received are sent again too: they may have been late."""
 
+RESEND_PAUSE_S, RESEND_PAUSE_FACTOR = 5.0, 3.0
+"""After a placement was sent again it is not sent again for the first time, and each time so many times as long: the
+resends of a placement are few, however often peers ask for it. What they ask for meanwhile is sent when it may be."""
+
 RESENT_AT_ONCE = 64
 """Placements in one batch that are sent again: peers apply a batch in one go."""
 
@@ -208,12 +212,18 @@ class PublishedPlacement(Struct, gc=False):
     session: int | None
     is_computed: bool = False
     """Whether the engine has computed the prompt."""
+    is_kept: bool = True
+    """Whether it may be sent again still, and its blocks are counted."""
+    resend_from_s: float = -inf
+    """It is not sent again before."""
+    pause_s: float = RESEND_PAUSE_S
+    """Then not for so long."""
 
 
 class UpdatePublisher:
     """Publishes what this router does. Updates are kept in order until `take`; `wake` is called when there are some."""
 
-    __slots__ = ("_open", "_queued", "_recent", "_recent_blocks", "_resent", "_wake")
+    __slots__ = ("_open", "_owed_from_s", "_queued", "_recent", "_recent_blocks", "_resent", "_wake")
 
     name = "replica sync"
 
@@ -226,6 +236,8 @@ class UpdatePublisher:
         self._recent_blocks = 0
         self._resent: deque[PublishedPlacement] = deque()
         """What is sent again, in the next batches."""
+        self._owed_from_s = inf
+        """Placements from then on have been asked for, and are not sent again yet; infinity if there are none."""
 
     def __repr__(self) -> str:
         return f"<UpdatePublisher {len(self._open)} open, {len(self._queued)} to send>"
@@ -270,7 +282,7 @@ class UpdatePublisher:
         usage, grown = settlement.usage, settlement.grown
         placement.is_computed = True
         if grown is not None:
-            self._recent_blocks += len(grown.blocks) - len(placement.prompt.blocks)
+            self._recent_blocks += len(grown.blocks) - len(placement.prompt.blocks) if placement.is_kept else 0
             placement.prompt = grown
         self._queue(
             SettledUpdate(
@@ -297,12 +309,22 @@ class UpdatePublisher:
 
     def publish_missed(self, missed_s: float, now_s: float) -> None:
         """Publish a snapshot, and again what was placed since `missed_s` seconds before now, as far as it is kept: in
-        the next batches, oldest first. Peers that have received it ignore it.
+        the next batches, oldest first. Peers that have received it ignore it. What was sent again a moment ago follows
+        with a later call, whatever its `missed_s`.
         """
         self.publish_snapshot()
-        if missed_s > 0:
-            since_s = now_s - missed_s - RESEND_SLACK_S
-            self._resent = deque(each for each in self._recent if each.charge.charged_s >= since_s)
+        since_s = min(self._owed_from_s, now_s - missed_s - RESEND_SLACK_S if missed_s > 0 else inf)
+        self._owed_from_s = inf
+        if since_s == inf:
+            return
+        for each in self._recent:
+            if each.charge.charged_s < since_s:
+                continue
+            if each.resend_from_s <= now_s:
+                each.resend_from_s, each.pause_s = now_s + each.pause_s, each.pause_s * RESEND_PAUSE_FACTOR
+                self._resent.append(each)
+            else:
+                self._owed_from_s = min(self._owed_from_s, each.charge.charged_s)
 
     def _keep(self, placement: PublishedPlacement) -> None:
         """Keep a placement, and no longer those that are too old or too many."""
@@ -310,7 +332,9 @@ class UpdatePublisher:
         recent.append(placement)
         self._recent_blocks += len(placement.prompt.blocks)
         while recent and (recent[0].charge.charged_s < oldest_s or self._recent_blocks > MAX_RESEND_BLOCKS):
-            self._recent_blocks -= len(recent.popleft().prompt.blocks)
+            dropped = recent.popleft()
+            dropped.is_kept = False
+            self._recent_blocks -= len(dropped.prompt.blocks)
 
     def _again(self, placement: PublishedPlacement) -> Sequence[StateUpdate]:
         """Return what is sent again of a placement. One that has ended is charged next to nothing, and ends at once:
@@ -362,8 +386,8 @@ CATCH_UP_S = 2.0
 """So long after a missing replica was heard again its updates may be old: they were held back on their way. What was
 cached and how long it took when they were sent says nothing of now."""
 
-MAX_OPEN_REQUESTS = 1 << 17
-"""Per origin, far beyond what one process can serve."""
+MAX_OPEN_REQUESTS, MAX_OPEN_OF_ALL = 1 << 17, 1 << 19
+"""Per origin, far beyond what one process can serve; and of all together, of which each has an even part."""
 
 MAX_TOKENS, MAX_SECONDS, MAX_SEQUENCES, MAX_INTEGER = 1e9, 1e5, 1 << 14, 1e14
 """No request is larger: an update beyond these is invalid."""
@@ -572,7 +596,8 @@ class ReplicaState:
         silent = [name for name, origin in self._origins.items() if origin.last_update_s < before_s]
         for name in silent:
             if self._origins[name].open:  # One that has left has stated that nothing is open.
-                self._missing.add(name)
+                if len(self._missing) < MAX_REPLICAS:
+                    self._missing.add(name)
                 self._leave_as_external(self._origins[name], now_s)
             self.remove(name, now_s)
         self._note_missing(now_s)
@@ -785,7 +810,8 @@ class ReplicaState:
         if number in open_requests:
             return None
         engine = self._state.fleet.engine(stated.engine)
-        if engine is None or not _is_sane_charge(stated) or len(open_requests) >= MAX_OPEN_REQUESTS:
+        max_open = min(MAX_OPEN_REQUESTS, MAX_OPEN_OF_ALL // len(self._origins))
+        if engine is None or len(open_requests) >= max_open or not _is_sane_charge(stated):
             self.rejected += 1
             return None
         is_current = now_s >= origin.current_from_s

@@ -48,9 +48,11 @@ class Exchange:
         self._draw = draw
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
-        self._held: list[tuple[Member, int, list[StateUpdate]]] | None = None
+        self._held: list[tuple[Member, int, list[StateUpdate], float]] | None = None
         self._is_dropping = False
         self._isolated: int | None = None
+        self._paused: dict[int, list[tuple[int, list[StateUpdate], float]]] = {}
+        """Of routers whose updates are held back: number, updates and time of their batches."""
         self._beating = self._loop.create_task(self._beat()) if beats else None
 
     def join(self, router: Router, admission: Admission | None = None) -> ReplicaState:
@@ -96,6 +98,18 @@ class Exchange:
         """Lose what one router sends from now on; it still receives what others send."""
         self._isolated = name
 
+    def pause(self, name: int) -> None:
+        """Hold back what one router sends from now on, until `resume`."""
+        self._paused.setdefault(name, [])
+
+    def resume(self, name: int) -> None:
+        """Deliver what was held back of one router, in order and in one go."""
+        member = self._members[name]
+        for number, batch, sent_s in self._paused.pop(name, ()):
+            for other in self._members:
+                if other is not member:
+                    self._apply_batch(other, member, number, batch, sent_s)
+
     def restore(self) -> None:
         """Deliver from now on, and first whatever was held back, in order."""
         self._is_dropping, self._isolated = False, None
@@ -106,10 +120,10 @@ class Exchange:
         behind a later one is ignored.
         """
         held, self._held = self._held or (), None
-        for member, number, batch in held:
+        for member, number, batch, sent_s in held:
             for other in self._members:
                 if other is not member:
-                    self._apply_batch(other, member, number, batch)
+                    self._apply_batch(other, member, number, batch, sent_s)
 
     def close(self) -> None:
         """End the heartbeats."""
@@ -144,19 +158,21 @@ class Exchange:
         member.batches += 1
         self.batches += 1
         self.updates += len(batch)
-        if self._held is None:
-            self._deliver(member, member.batches, batch)
+        if member.name in self._paused:
+            self._paused[member.name].append((member.batches, batch, now_s))
+        elif self._held is None:
+            self._deliver(member, member.batches, batch, now_s)
         else:
-            self._held.append((member, member.batches, batch))
+            self._held.append((member, member.batches, batch, now_s))
 
-    def _deliver(self, member: Member, number: int, batch: list[StateUpdate]) -> None:
+    def _deliver(self, member: Member, number: int, batch: list[StateUpdate], sent_s: float) -> None:
         if self._is_dropping or member.name == self._isolated:
             return
         for other in self._members:
             if other is not member and not (self.loss and self._draw() < self.loss):
-                self._loop.call_later(self.delay_s, self._apply_batch, other, member, number, batch)
+                self._loop.call_later(self.delay_s, self._apply_batch, other, member, number, batch, sent_s)
 
-    def _apply_batch(self, other: Member, member: Member, number: int, batch: list[StateUpdate]) -> None:
+    def _apply_batch(self, other: Member, member: Member, number: int, batch: list[StateUpdate], sent_s: float) -> None:
         now_s = self._loop.time()
         is_contiguous = other.applier.apply(member.name, number, batch, now_s)
         if self.loss:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -45,6 +46,16 @@ class VenueRedis:
                 if await self._listens():
                     return
                 await asyncio.sleep(ASK_AGAIN_S)
+
+    def stall(self) -> None:
+        """Let it answer nothing from now on, with its connections open, as on a machine that swaps."""
+        if self._program is not None:
+            self._program.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on where it was stalled."""
+        if self._program is not None:
+            self._program.send_signal(signal.SIGCONT)
 
     async def kill(self) -> None:
         """At once, as a machine that has lost its power. Safe to call again."""

@@ -1,7 +1,8 @@
 """Plays scenarios, prints a table and one line for each thing that issue 5 wants.
 
     python -m bench.slo [--scenario NAME ...] [--policy NAME ...] [--seeds N | --seed N] [--load X] [--jobs N]
-                        [--only virtual | gateways | live | live-gateways] [--gateways N ...] [--quick] [--keep FILE]
+                        [--only virtual | gateways | live | live-gateways] [--gateways N ...] [--link LINK ...]
+                        [--requests N] [--quick] [--keep FILE]
     python -m bench.slo --url URL --load X --scenario NAME [--requests N] [--model NAME] [--key-of NAME=KEY ...]
                         [--header-of NAME=HEADER:VALUE ...]
 
@@ -22,9 +23,9 @@ from pathlib import Path
 
 import uvloop
 
-from bench.slo.gateways import LAYOUTS, SCENARIOS
+from bench.slo.gateways import LAYOUTS, ONE, SCENARIOS, Gateways, Link
 from bench.slo.live import Address, headers_by_name
-from bench.slo.live_gateways import LIVE_REQUESTS, LiveBlock, play_live_gateways
+from bench.slo.live_gateways import LIVE_LAYOUTS, LIVE_ONE, LIVE_REQUESTS, LiveBlock, play_live_gateways
 from bench.slo.policies import POLICIES
 from bench.slo.reading import known_scenarios, load_scenario
 from bench.slo.rows import Block
@@ -41,7 +42,7 @@ QUICK_REQUESTS = 300
 """Of the counted tier, in virtual time."""
 
 QUICK_LIVE_REQUESTS = LIVE_REQUESTS // 2
-"""The same for several gateways live, which then take half an hour."""
+"""The same for several gateways live."""
 
 METHOD = """\
 Virtual time: the real spine and router before simulated engines (12,000 tokens/s of prefill and less with context,
@@ -62,7 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         blocks, several, live = _play(scenarios, seeds, options)
         if options.only in (None, "live-gateways") and not (options.load or options.url):
             names = [one for one in SCENARIOS if one in options.scenario]
-            many = play_live_gateways(names, seeds[0], QUICK_LIVE_REQUESTS if options.quick else LIVE_REQUESTS)
+            played = [one for one in LIVE_LAYOUTS if one is LIVE_ONE or _is_chosen(one.programs, one.gateways, options)]
+            many = play_live_gateways(names, seeds[0], options.live_requests, played)
     except (OSError, InvalidDocument, ChildFailed) as fault:
         print(f"bench-slo: {fault}", file=sys.stderr)
         return 1
@@ -93,11 +95,16 @@ def _play(
             policies = [POLICIES[name] for name in options.policy]
             blocks = play_virtual(Runs(pool, seeds), scenarios, policies, options.load)
         if options.only in (None, "gateways"):
-            layouts = [layout for layout in LAYOUTS if layout.count in (1, *options.gateways)]
+            layouts = [one for one in LAYOUTS if one is ONE or _is_chosen(one.count, one, options)]
             several = play_gateways(Runs(pool, seeds), scenarios, layouts, options.load)
     if options.only in (None, "live") and not options.load:
         live = play_contenders(seeds[0])
     return blocks, several, live
+
+
+def _is_chosen(programs: int, gateways: Gateways, options: argparse.Namespace) -> bool:
+    """Whether a row of several gateways, or of processes of one, is to be played."""
+    return programs in options.gateways and gateways.link in options.link
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -110,6 +117,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, metavar="N", help="of the tier that is counted, instead")
     counts = sorted({layout.count for layout in LAYOUTS} - {1})
     parser.add_argument("--gateways", nargs="+", type=int, default=counts, choices=counts, metavar="N")
+    parser.add_argument("--link", nargs="+", default=list(Link), choices=list(Link), help="rows of several gateways")
     parser.add_argument(
         "--quick",
         action="store_true",
@@ -124,6 +132,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--header-of", nargs="+", default=[], metavar="NAME=HEADER:VALUE", help="the same")
     options = parser.parse_args(arguments)
     options.seeds = options.seeds or (QUICK_SEEDS if options.quick else SEEDS)
+    options.live_requests = options.requests or (QUICK_LIVE_REQUESTS if options.quick else LIVE_REQUESTS)
     if options.quick and options.requests is None:
         options.requests = QUICK_REQUESTS
     if options.url and (options.load is None or len(options.scenario) != 1):

@@ -16,6 +16,9 @@ FAULT_S = 30.0
 
 MAX_FAULT = 0.4
 
+PAUSE_S, PAUSE_EVERY_S = 0.5, 1.0
+"""Of a gateway whose updates are held back again and again: just longer than what makes it a missing peer."""
+
 
 class Link(StrEnum):
     """What carries updates between gateways."""
@@ -28,6 +31,8 @@ class Link(StrEnum):
     """Batches are held back for `FAULT_S`, and then all delivered."""
     ONE_SIDED = "one-sided"
     """For `FAULT_S` nothing of the first gateway reaches the others; it still receives theirs."""
+    PAUSES = "pauses"
+    """For `FAULT_S` what the first gateway sends is held back for `PAUSE_S`, once in `PAUSE_EVERY_S`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +48,16 @@ class Gateways:
     @property
     def name(self) -> str:
         """Name of its row in the table."""
+        return "hearth" if self.count == 1 else f"{self.count} gateways{self.conditions}"
+
+    @property
+    def conditions(self) -> str:
+        """What sets its row apart from others of as many gateways; empty for equal traffic on a healthy link."""
         traffic = "" if self.first_share is None else f", one has {self.first_share:.0%}"
-        link = {Link.REDIS: "", Link.NONE: ", no redis"}.get(self.link, f", redis {self.link}")
-        return "hearth" if self.count == 1 else f"{self.count} gateways{link}{traffic}"
+        link = {Link.REDIS: "", Link.NONE: ", no redis", Link.PAUSES: ", one pauses"}.get(
+            self.link, f", redis {self.link}"
+        )
+        return link + traffic
 
     def pick(self, draw: float) -> int:
         """Number of the gateway that receives a request, by a draw in [0, 1)."""
@@ -72,6 +84,7 @@ LAYOUTS = (
             Gateways(count, Link.DIES),
             Gateways(count, Link.STALLS),
             Gateways(count, Link.ONE_SIDED),
+            Gateways(count, Link.PAUSES),
             Gateways(count, Link.NONE),
         )
     ),

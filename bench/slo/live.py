@@ -15,6 +15,7 @@ import msgspec
 
 from bench.slo.clients import persist
 from bench.slo.fates import No, RequestResult
+from bench.slo.gateways import ONE, Gateways
 from bench.slo.scenario import Customer
 from bench.slo.traffic import Offered
 from simulator.answer import ask
@@ -37,7 +38,9 @@ class Address:
     headers_of: Callable[[Customer], Mapping[str, str]] = lambda _tenant: {}
     model: str = MODEL
     further: tuple[str, ...] = ()
-    """Other gateways for the same traffic: each attempt goes to any of them."""
+    """Other gateways for the same traffic."""
+    gateways: Gateways = ONE
+    """How attempts are shared out to all of these."""
 
 
 def headers_by_name(keys: Sequence[str], headers: Sequence[str]) -> Callable[[Customer], Mapping[str, str]]:
@@ -88,7 +91,7 @@ class _Player:
         self._client = client
         self._draw = Random(f"{seed} retries").random
         self._urls = (address.url, *address.further)
-        self._choose = Random(f"{seed} gateways").choice
+        self._gateway_draw = Random(f"{seed} gateways").random
         self._started_s = time.monotonic()
 
     def now_s(self) -> float:
@@ -101,7 +104,8 @@ class _Player:
         await persist(lambda retries: self._try(result, body, retries), self._draw)
 
     async def _try(self, result: RequestResult, body: bytes, retries: int) -> tuple[int, Mapping[str, str]]:
-        url, sent_s = f"{self._choose(self._urls)}/v1/chat/completions", self.now_s()
+        gateway = self._address.gateways.pick(self._gateway_draw())
+        url, sent_s = f"{self._urls[gateway]}/v1/chat/completions", self.now_s()
         headers = {**self._address.headers_of(result.offered.tenant), RETRY_COUNT: str(retries)}
         answer = await ask(self._client, url, body, self.now_s, headers)
         if answer.failure or answer.first_token_at is None:

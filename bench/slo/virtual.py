@@ -10,7 +10,7 @@ from random import Random
 from bench.slo.clients import persist
 from bench.slo.fates import No, RequestResult
 from bench.slo.figures import Figures, figures_of
-from bench.slo.gateways import ONE, Gateways, Link, fault_of
+from bench.slo.gateways import ONE, PAUSE_EVERY_S, PAUSE_S, Gateways, Link, fault_of
 from bench.slo.policies import Policy
 from bench.slo.scenario import Scenario
 from bench.slo.traffic import Offered, draw_traffic, recorded_lengths
@@ -179,8 +179,12 @@ def _joined(replicas: Sequence[Replica], gateways: Gateways, length_s: float) ->
         Link.STALLS: exchange.stall,
         Link.ONE_SIDED: lambda: exchange.isolate(0),
     }
-    if gateways.link in begin:
-        begins_s, ends_s = fault_of(length_s)
+    begins_s, ends_s = fault_of(length_s)
+    if gateways.link is Link.PAUSES:
+        for number in range(int((ends_s - begins_s) / PAUSE_EVERY_S)):
+            loop.call_at(begins_s + number * PAUSE_EVERY_S, exchange.pause, 0)
+            loop.call_at(begins_s + number * PAUSE_EVERY_S + PAUSE_S, exchange.resume, 0)
+    elif gateways.link in begin:
         loop.call_at(begins_s, begin[gateways.link])
         loop.call_at(ends_s, exchange.restore)
     return exchange

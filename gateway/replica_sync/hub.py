@@ -72,6 +72,11 @@ class UpdateHub:
         return len(self._connections)
 
     @property
+    def replica_ids(self) -> set[int]:
+        """Replica ids of the workers of this host."""
+        return set(self._connections.values())
+
+    @property
     def history_bytes(self) -> int:
         """Memory that the history takes."""
         return self._history_bytes
@@ -98,11 +103,18 @@ class UpdateHub:
             case HistoryRequest(start):
                 connection.send(self._history_from(start))
 
-    def take_remote(self, payload: bytes) -> None:
-        """Take a batch of another host. It is kept as history, and forwarded once the history is complete."""
-        self._remember(payload)
+    def take_remote(self, payload: bytes) -> bool:
+        """Take a batch of another host. It is kept as history, and forwarded once the history is complete. Returns
+        False where it is none: then it is dropped.
+        """
+        try:
+            batch_head(payload)
+            self._remember(payload)
+        except UndecodableBatchError:
+            return False
         if self.is_history_complete:
             self._spread(payload, None)
+        return True
 
     def request_all_snapshots(self) -> None:
         """Request a snapshot of every worker: another host has just joined."""
@@ -136,10 +148,10 @@ class UpdateHub:
     def _take_batch(self, connection: IpcConnection, payload: bytes) -> None:
         try:
             replica_id, number = batch_head(payload)
+            self._remember(payload)
         except UndecodableBatchError:
             return
         self._numbers[replica_id] = number
-        self._remember(payload)
         self._spread(payload, connection)
         self._publish(payload)
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gateway.replica_sync.hub import UpdateHub
 from gateway.runtime.event_log import EventLog
@@ -42,7 +42,14 @@ ANSWER_S = 2.0
 BLOCK_S = 1.0
 """How long a read blocks for a new entry."""
 
-READ_AT_ONCE = 500
+READ_AT_ONCE = 64
+"""Entries: of the largest that are written here together, 16 MB."""
+
+MAX_ENTRY_BYTES = 8 << 20
+"""Larger entries are not from Hearth; they are not decoded, and read one at a time."""
+
+MAX_BATCHES, MAX_REQUESTS = 1 << 14, 1 << 13
+"""In one entry that is read: `ENTRY_BYTES` of heartbeats, and requests of snapshots of all replicas."""
 
 MIN_BACKOFF_S, MAX_BACKOFF_S = 0.1, 2.0
 
@@ -64,8 +71,8 @@ class StreamEntry(Struct, frozen=True, array_like=True):
     """Id of the writing host, drawn at every start."""
     sent_us: int
     """By the writer's clock: only the writer can compute its age."""
-    batches: list[bytes]
-    snapshot_requests: list[int]
+    batches: Annotated[list[bytes], Meta(max_length=MAX_BATCHES)]
+    snapshot_requests: Annotated[list[int], Meta(max_length=MAX_REQUESTS)]
     """Replicas whose snapshots are requested."""
     missed_s: list[float] = []
     """For each of them, the seconds in which its updates were missed; earlier versions do not write it."""
@@ -112,6 +119,9 @@ class RedisBridge:
         self._has_work = asyncio.Event()
         self._has_work.set()
         self._last = STREAM_START
+        self._to_request: dict[int, float] = {}
+        """Replicas of this host of which other hosts have requested snapshots in the entries that were read together,
+        and the seconds in which their updates were missed."""
         self._round_trip_s: float | None = None
         self._unread_us: deque[int] = deque(maxlen=4096)
         """Send times of our entries that were not read back yet."""
@@ -235,11 +245,12 @@ class RedisBridge:
 
     async def _read_loop(self, client: RedisClient) -> None:
         self._unread_us.clear()
+        at_once = READ_AT_ONCE
         while True:
             try:
                 async with asyncio.timeout(BLOCK_S + ANSWER_S):
                     streams: Any = await client.xread(
-                        {self._key: format_entry_id(self._last)}, READ_AT_ONCE, int(BLOCK_S * 1000)
+                        {self._key: format_entry_id(self._last)}, at_once, int(BLOCK_S * 1000)
                     )
             except BaseException:
                 self.reads = False
@@ -248,10 +259,15 @@ class RedisBridge:
             self._note_success()
             raise_if_cancelled()
             entries = streams[0][1] if streams else []
+            is_complete, at_once = len(entries) < at_once, READ_AT_ONCE
             for entry_id, fields in entries:
                 self._last = parse_entry_id(entry_id)
-                self._take_entry(fields)
-            if len(entries) < READ_AT_ONCE:
+                if sum(map(len, fields.values())) > MAX_ENTRY_BYTES:
+                    self.strange, at_once = self.strange + 1, 1
+                else:
+                    self._take_entry(fields)
+            self._request_snapshots()
+            if is_complete:
                 self._hub.complete_history()
             await asyncio.sleep(0)
 
@@ -266,15 +282,19 @@ class RedisBridge:
             self._read_back(entry)
             return
         for batch in entry.batches:
-            self._hub.take_remote(batch)
-        if not self._hub.is_history_complete:
-            return
-        missed_s = dict(zip(entry.snapshot_requests, entry.missed_s, strict=False))
-        for replica_id in entry.snapshot_requests:
-            if replica_id == ALL_REPLICAS:
-                self._hub.request_all_snapshots()
-            else:
-                self._hub.request_local_snapshot(replica_id, missed_s.get(replica_id, 0.0))
+            self.strange += not self._hub.take_remote(batch)
+        if self._hub.is_history_complete:
+            missed_s = dict(zip(entry.snapshot_requests, entry.missed_s, strict=False))
+            for replica_id in entry.snapshot_requests:
+                self._to_request[replica_id] = max(missed_s.get(replica_id, 0.0), self._to_request.get(replica_id, 0.0))
+
+    def _request_snapshots(self) -> None:
+        """Request the snapshots that entries ask for, each once, however often they do."""
+        requested, self._to_request = self._to_request, {}
+        if requested.pop(ALL_REPLICAS, None) is not None:
+            self._hub.request_all_snapshots()
+        for replica_id in self._hub.replica_ids & requested.keys():
+            self._hub.request_local_snapshot(replica_id, requested[replica_id])
 
     def _read_back(self, entry: StreamEntry) -> None:
         while self._unread_us and self._unread_us[0] <= entry.sent_us:

@@ -7,12 +7,13 @@ index process is away nothing is exchanged; a snapshot replaces what that loses.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable
+from time import perf_counter
 
+from gateway.replica_sync.backlog import Backlog
 from gateway.replica_sync.host_client import IndexProcessClient
 from gateway.replica_sync.ipc_messages import GapReport, HistoryChunk, HistoryRequest, SnapshotRequest, UpdateBatch
-from gateway.replica_sync.updates import UndecodableBatchError, decode_batch, encode_batch
+from gateway.replica_sync.updates import UndecodableBatchError, batch_head, decode_batch, encode_batch
 from gateway.runtime.event_log import EventLog
 from gateway.runtime.guard import call_guarded, report_exception, restarted
 from routing.decision.router import Router, replica_position
@@ -35,14 +36,15 @@ SNAPSHOT_S = 10.0
 MIN_SNAPSHOT_S = 0.25
 """Minimum interval of snapshots, however many are requested."""
 
+SNAPSHOT_RATE = 2_000.0
+"""Open requests that snapshots list in a second, however many are requested: their interval grows with what is open."""
+
 TIMEOUT_S = 5.0
 """A peer without a batch for this time is gone, and so are its open requests."""
 
 SLICE_S = 0.002
-"""Time for which batches are applied at a stretch: requests must not wait behind a backlog."""
-
-MAX_BACKLOG = 20_000
-"""Batches kept to be applied; beyond it the oldest is dropped, and a snapshot is requested."""
+"""Time for which batches are applied at a stretch, and then at least not applied: requests must not wait behind a
+backlog."""
 
 RETRY_S = 0.2
 
@@ -70,8 +72,6 @@ class ReplicaSync:
         """Updates dropped while not connected."""
         self.unreadable = 0
         """Batches that could not be decoded, or are for later versions."""
-        self.overflowed = 0
-        """Batches dropped because they arrived faster than they were applied."""
         self.history_updates = 0
         """Updates of the history that were applied."""
         self._publisher = UpdatePublisher(self._schedule)
@@ -86,8 +86,13 @@ class ReplicaSync:
         self._requested_s: dict[int, float] = {}
         self._missed_s = 0.0
         """Seconds of which a peer has missed updates, to be sent again with the next snapshot."""
-        self._backlog: deque[bytes] = deque()
-        self._is_applying = False
+        self._is_snapshot_due = False
+        """Whether a requested snapshot is to be sent when its interval is over."""
+        self._backlog = Backlog()
+        self._is_waiting = False
+        """Whether the backlog is applied in a moment."""
+        self._free_s = 0.0
+        """No batch is applied before."""
         self._chunks: asyncio.Queue[HistoryChunk] = asyncio.Queue()
         router.subscribe(self._publisher)
         client.on(UpdateBatch, self._take)
@@ -111,6 +116,11 @@ class ReplicaSync:
     @property
     def is_connected(self) -> bool:
         return self._client.is_connected
+
+    @property
+    def overflowed(self) -> int:
+        """Batches dropped because they arrived faster than they were applied."""
+        return self._backlog.dropped
 
     async def run(self) -> None:
         """Apply the history in the background, and send regular batches, until cancelled."""
@@ -151,19 +161,23 @@ class ReplicaSync:
 
     def _take_snapshot_request(self, request: SnapshotRequest) -> None:
         self._missed_s = max(self._missed_s, request.missed_s)
-        if self._clock() - self._snapshot_s >= MIN_SNAPSHOT_S:
+        if self._is_snapshot_due:
+            return
+        interval_s = min(SNAPSHOT_S, max(MIN_SNAPSHOT_S, self._publisher.open_count / SNAPSHOT_RATE))
+        wait_s = self._snapshot_s + interval_s - self._clock()
+        if wait_s <= 0:
             self._send_snapshot()
-        else:
-            asyncio.get_running_loop().call_later(
-                MIN_SNAPSHOT_S, call_guarded, "replica sync", self._send_snapshot_if_due
-            )
+            return
+        self._is_snapshot_due = True
+        asyncio.get_running_loop().call_later(wait_s, call_guarded, "replica sync", self._send_due_snapshot)
 
-    def _send_snapshot_if_due(self) -> None:
-        if self._clock() - self._snapshot_s >= MIN_SNAPSHOT_S:
+    def _send_due_snapshot(self) -> None:
+        if self._is_snapshot_due:
             self._send_snapshot()
 
     def _send_snapshot(self) -> None:
         self._snapshot_s = now_s = self._clock()
+        self._is_snapshot_due = False
         missed_s, self._missed_s = self._missed_s, 0.0
         self._publisher.publish_missed(missed_s, now_s)
         if self.applier.admission is not None:
@@ -185,25 +199,38 @@ class ReplicaSync:
     # -- receiving -----------------------------------------------------------------------------------------------------
 
     def _take(self, batch: UpdateBatch) -> None:
-        self._backlog.append(batch.payload)
-        if len(self._backlog) > MAX_BACKLOG:
-            self._backlog.popleft()
-            self.overflowed += 1
-        if not self._is_applying:
-            self._apply_backlog()
+        """Apply a batch, or keep it where as much time was spent on others a moment ago as there is for that."""
+        if not self._is_waiting and perf_counter() >= self._free_s:
+            self._spend(batch.payload)
+            return
+        try:
+            self._backlog.put(batch_head(batch.payload)[0], batch.payload)
+        except UndecodableBatchError:
+            self.unreadable += 1
+        self._schedule_backlog()
+
+    def _schedule_backlog(self) -> None:
+        if self._backlog and not self._is_waiting:
+            self._is_waiting = True
+            wait_s = max(0.0, self._free_s - perf_counter())
+            asyncio.get_running_loop().call_later(wait_s, call_guarded, "replica sync", self._apply_backlog)
 
     def _apply_backlog(self) -> None:
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + SLICE_S
-        while self._backlog and loop.time() < until_s:
-            payload = self._backlog.popleft()
-            try:
-                self._apply(payload)
-            except Exception as error:  # noqa: BLE001 - of this batch alone: later ones are applied
-                report_exception("replica sync", error)
-        self._is_applying = bool(self._backlog)
-        if self._is_applying:
-            loop.call_soon(call_guarded, "replica sync", self._apply_backlog)
+        self._is_waiting = False
+        until_s = perf_counter() + SLICE_S
+        while self._backlog and perf_counter() < until_s:
+            self._spend(self._backlog.pop())
+        self._schedule_backlog()
+
+    def _spend(self, payload: bytes) -> None:
+        """Apply a batch, and leave as much time as it takes to others: at once, or after `SLICE_S` of such batches."""
+        began_s = perf_counter()
+        try:
+            self._apply(payload)
+        except Exception as error:  # noqa: BLE001 - of this batch alone: later ones are applied
+            report_exception("replica sync", error)
+        took_s = perf_counter() - began_s
+        self._free_s = max(self._free_s, began_s - 2 * SLICE_S) + 2 * took_s
 
     def _apply(self, payload: bytes) -> None:
         try:

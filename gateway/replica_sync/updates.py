@@ -20,9 +20,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from math import inf
 from struct import pack
+from typing import Annotated
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from routing.blocks import (
     BLOCK_BYTES,
@@ -48,6 +49,7 @@ from routing.replica_state import (
     TenantWaiting,
     TierWaiting,
 )
+from tenancy.peers import MAX_TENANTS, MAX_TIERS
 
 SCHEMA = 4
 """The version written here, raised with every change of the encoding."""
@@ -60,6 +62,16 @@ BLOCK_SIZES_ID = hash_seed(pack(f"<{len(BLOCK_SIZES)}Q", *BLOCK_SIZES)) & 0xFFFF
 
 MAX_INTEGER = 1 << 48
 """Beyond any count. NaN and infinity are written as this; readers discard it."""
+
+
+MAX_BATCH_BYTES = 4 << 20
+"""Of a batch that is read: a snapshot of some ten thousand open requests. Larger ones are not from Hearth."""
+
+MAX_UPDATES = 1 << 16
+"""In one batch that is read, which is applied in one go: far more than a gateway does between two batches."""
+
+MAX_NAMES = 1 << 14
+"""In one batch that is read: engines, models, queues, tiers and tenants."""
 
 
 class UndecodableBatchError(Exception):
@@ -139,11 +151,11 @@ class _TierWaiting(Struct, frozen=True, array_like=True, gc=False):
     tier: int
     engines_thousandths: int
     waiting: int = 0
-    tenants: list[_TenantWaiting] = []
+    tenants: Annotated[list[_TenantWaiting], Meta(max_length=MAX_TENANTS)] = []
 
 
 class _Queue(Struct, frozen=True, array_like=True, gc=False, tag=6):
-    tiers: list[_TierWaiting]
+    tiers: Annotated[list[_TierWaiting], Meta(max_length=MAX_TIERS)]
 
 
 class _Rejected(Struct, frozen=True, array_like=True, gc=False, tag=7):
@@ -168,15 +180,15 @@ class _Head(Struct, frozen=True, array_like=True):
     cutting: int
     origin: int
     number: int
-    names: list[str]
+    names: Annotated[list[str], Meta(max_length=MAX_NAMES)]
 
 
 class _Batch(_Head, frozen=True, array_like=True):
-    updates: list[_Update]
+    updates: Annotated[list[_Update], Meta(max_length=MAX_UPDATES)]
 
 
 class _RawBatch(_Head, frozen=True, array_like=True):
-    updates: list[Raw]
+    updates: Annotated[list[Raw], Meta(max_length=MAX_UPDATES)]
 
 
 class DecodedBatch(Struct, frozen=True):
@@ -192,10 +204,6 @@ class DecodedBatch(Struct, frozen=True):
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-class _Parts(_Head, frozen=True, array_like=True):
-    updates: list[Raw]
-
-
 class _Tag(Struct, frozen=True, array_like=True, gc=False):
     tag: int
 
@@ -204,7 +212,6 @@ _MOMENTARY_TAGS = frozenset(each.__struct_config__.tag for each in (_Queue, _Rej
 """Of `ADDED_UPDATES`, which a batch has last: they say what is now, and are outdated for who starts later."""
 
 _HEAD = msgspec.msgpack.Decoder(_Head)
-_PARTS = msgspec.msgpack.Decoder(_Parts)
 _TAG = msgspec.msgpack.Decoder(_Tag)
 _BATCH = msgspec.msgpack.Decoder(_Batch)
 _RAW_BATCH = msgspec.msgpack.Decoder(_RawBatch)
@@ -225,7 +232,9 @@ def _is_added(update: StateUpdate) -> bool:
 
 
 def batch_head(batch: bytes) -> tuple[int, int]:
-    """The replica id and the number of a batch. Raises `UndecodableBatchError`."""
+    """The replica id and the number of a batch. Raises `UndecodableBatchError`, also where it is too large."""
+    if len(batch) > MAX_BATCH_BYTES:
+        raise UndecodableBatchError(f"{len(batch):,} bytes are more than {MAX_BATCH_BYTES:,}")
     try:
         head = _HEAD.decode(batch)
         return head.origin, head.number
@@ -234,15 +243,15 @@ def batch_head(batch: bytes) -> tuple[int, int]:
 
 
 def teaches(batch: bytes) -> bool:
-    """Return whether a batch has updates that are of use to a worker that starts later; True where it is undecodable.
+    """Return whether a batch has updates that are of use to a worker that starts later. Raises `UndecodableBatchError`.
 
     Heartbeats have none, nor have what waits, rejections and desired engines, of which a newer update follows.
     """
     try:
-        updates = _PARTS.decode(batch).updates
+        updates = _RAW_BATCH.decode(batch).updates
         return bool(updates) and _TAG.decode(updates[0]).tag not in _MOMENTARY_TAGS
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return True
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise UndecodableBatchError(str(error)) from None
 
 
 def decode_batch(batch: bytes) -> DecodedBatch:

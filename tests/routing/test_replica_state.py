@@ -16,6 +16,7 @@ from routing.replica_state import (
     MAX_REPLICAS,
     MAX_RESEND_BLOCKS,
     MIN_SILENCE_S,
+    RESEND_PAUSE_S,
     RESEND_S,
     RESENT_AT_ONCE,
     EndedUpdate,
@@ -349,6 +350,54 @@ def test_placements_are_sent_again_in_parts_and_kept_in_bounds() -> None:
     voice.take()
     voice.publish_missed(10.0, 100.0)
     assert [update.charge.number for update in voice.take() if isinstance(update, PlacedUpdate)] == [10_002]
+
+
+def resent_numbers(voice: UpdatePublisher) -> list[int]:
+    sent = voice.take()
+    while more := voice.take():
+        sent += more
+    return [update.charge.number for update in sent if isinstance(update, PlacedUpdate)]
+
+
+def test_what_is_asked_for_without_end_is_sent_again_a_few_times() -> None:
+    """Less and less often; what a peer has missed meanwhile follows without being asked for again."""
+    router = router_of(2)
+    voice = UpdatePublisher()
+    router.subscribe(voice)
+    for number in range(20):
+        serve(router, ask(b"%d" % number * 200), now_s=number / 10)
+    voice.take()
+    counts = list[int]()
+    for beat in range(4 * int(RESEND_S)):
+        voice.publish_missed(1e9, 2.0 + beat / 4)
+        counts.append(len(resent_numbers(voice)))
+    assert counts[0] == 20
+    assert sum(counts) <= 4 * 20
+    serve(router, ask(b"new" * 200), now_s=100.0)
+    voice.take()
+    voice.publish_missed(5.0, 101.0)
+    assert len(resent_numbers(voice)) == 1
+    voice.publish_missed(0.5, 101.5)
+    assert resent_numbers(voice) == []
+    voice.publish_missed(0.0, 101.0 + RESEND_PAUSE_S)
+    assert len(resent_numbers(voice)) == 1
+    voice.publish_missed(0.0, 150.0)
+    assert resent_numbers(voice) == []
+
+
+def test_answers_of_long_streams_take_no_room_of_what_is_sent_again() -> None:
+    """The placement of a stream of more than a minute is not kept any more when its answer ends."""
+    router = router_of(2)
+    voice = UpdatePublisher()
+    router.subscribe(voice)
+    streams = [place(router, ask(b"%d" % number * 200), now_s=0.0) for number in range(5)]
+    serve(router, ask(b"later" * 200), now_s=1.0 + RESEND_S)
+    kept = voice._recent_blocks
+    for stream in streams:
+        stream.first_token(0.5)
+        stream.settle(Usage(200, 1400, 0), 70.0, answer=b"A long answer. " * 500)
+        stream.release(70.0)
+    assert voice._recent_blocks == kept
 
 
 def test_a_batch_reported_twice_or_late_is_passed_over() -> None:

@@ -19,7 +19,7 @@ from gateway.replica_sync.ipc_messages import (
     UpdateBatch,
     decode_message,
 )
-from gateway.replica_sync.updates import decode_batch, encode_batch
+from gateway.replica_sync.updates import MAX_BATCH_BYTES, MAX_UPDATES, batch_head, decode_batch, encode_batch
 from routing.replica_state import (
     EndedUpdate,
     QueueUpdate,
@@ -62,8 +62,9 @@ async def test_a_batch_goes_to_all_others_and_to_other_hosts() -> None:
     batch = UpdateBatch(encode_batch(1, 1, [EndedUpdate(5)]))
     hub.take(one, batch)
     assert (one.reported, two.reported, three.reported, abroad) == ([], [batch], [batch], [batch.payload])
-    hub.take_remote(b"from elsewhere")
-    assert one.reported == [UpdateBatch(b"from elsewhere")]
+    elsewhere = encode_batch(9, 1, [EndedUpdate(5)])
+    hub.take_remote(elsewhere)
+    assert one.reported == [UpdateBatch(elsewhere)]
     assert len(abroad) == 1
 
 
@@ -115,25 +116,30 @@ async def test_a_worker_that_came_back_before_its_old_line_ended_is_not_dead() -
     assert two.reported == []
 
 
+def sized_batch(number: int, size: int) -> bytes:
+    """A batch of about so many bytes that is kept as history."""
+    return encode_batch(9, number, [EndedUpdate(1), SupplyUpdate(bytes(size - 50))])
+
+
 async def test_the_history_is_sent_in_pieces_and_is_bounded() -> None:
     """Asked on and on, all that is kept is told once, in order; the oldest beyond the bound is gone."""
     size = CHUNK_BYTES // 4
     hub, (one,) = hub_of(1, max_history_bytes=10 * (size + ENTRY_BYTES))
     for number in range(16):
-        hub.take_remote(bytes([number]) * size)
+        hub.take_remote(sized_batch(number, size))
     assert hub.history_bytes <= 10 * (size + ENTRY_BYTES)
     one.reported.clear()
-    found, start = b"", 0
+    found, start = list[int](), 0
     while True:
         hub.take(one, HistoryRequest(start))
         past = one.reported.pop()
         assert isinstance(past, HistoryChunk)
         assert sum(map(len, past.payloads)) <= CHUNK_BYTES + size
-        found += b"".join(payload[:1] for payload in past.payloads)
+        found += [batch_head(payload)[1] for payload in past.payloads]
         start = past.next_start
         if not past.has_more:
             break
-    assert found == bytes(range(6, 16))
+    assert found == list(range(6, 16))
 
 
 async def test_small_batches_are_counted_with_what_each_takes_beside_its_bytes() -> None:
@@ -170,11 +176,12 @@ async def test_a_history_that_is_still_being_read_is_guaranteed() -> None:
     hub.connect_bridge(lambda _: None, lambda *_: None)
     hub.take(one, HistoryRequest(0))
     assert one.reported.pop() == HistoryChunk(0, [], has_more=True)
-    hub.take_remote(b"old")
+    old = encode_batch(9, 1, [EndedUpdate(5)])
+    hub.take_remote(old)
     assert one.reported == []
     hub.complete_history()
     hub.take(one, HistoryRequest(0))
-    assert one.reported.pop() == HistoryChunk(1, [b"old"], has_more=False)
+    assert one.reported.pop() == HistoryChunk(1, [old], has_more=False)
 
 
 async def test_nonsense_of_a_worker_goes_nowhere() -> None:
@@ -182,4 +189,21 @@ async def test_nonsense_of_a_worker_goes_nowhere() -> None:
     hub, (one, two) = hub_of(1, 2)
     hub.take(one, UpdateBatch(b"\xc1"))
     assert two.reported == []
+    assert hub.history_bytes == 0
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        b"nonsense",
+        encode_batch(9, 1, [EndedUpdate(5)])[:-1],
+        encode_batch(9, 1, [EndedUpdate(5), SupplyUpdate(bytes(MAX_BATCH_BYTES))]),
+        encode_batch(9, 1, [EndedUpdate(number) for number in range(MAX_UPDATES + 1)]),
+    ],
+)
+async def test_nonsense_of_other_hosts_displaces_no_history(batch: bytes) -> None:
+    """What is no batch, or too large for one, is neither kept nor passed on."""
+    hub, (one,) = hub_of(1)
+    assert not hub.take_remote(batch)
+    assert one.reported == []
     assert hub.history_bytes == 0

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gateway.replica_sync import redis_bridge
-from gateway.replica_sync.redis_bridge import ENTRY_FIELD, STREAM_KEY, RedisBridge, format_entry_id, parse_entry_id
+from gateway.replica_sync.redis_bridge import (
+    ALL_REPLICAS,
+    ENTRY_FIELD,
+    MAX_ENTRY_BYTES,
+    STREAM_KEY,
+    RedisBridge,
+    StreamEntry,
+    format_entry_id,
+    parse_entry_id,
+)
 from tests.gateway.kv_index.exchange import Host, Worker, alike, host, until
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 from tests.routing.engines import TALK, ask, place, serve
@@ -242,6 +252,28 @@ async def test_external_entries_and_a_full_disk_are_no_end(tmp_path: Path) -> No
         await redis.log_event("CONFIG", "SET", "maxmemory", "0")
         await until(lambda: alike(one, other))
         held.release(one.now_s())
+
+
+async def test_a_writer_that_floods_the_stream_does_not_end_the_exchange(tmp_path: Path) -> None:
+    """Garbage, entries that are too large, and requests without end: they are counted, and good hosts go on."""
+    async with (
+        redis_server(tmp_path) as redis,
+        host(tmp_path / "a", redis.url) as here,
+        host(tmp_path / "b", redis.url) as there,
+    ):
+        one, other = here.worker(), there.worker()
+        await until(lambda: connected(here, there))
+        await agree(one, other)
+        kept = here.warmth.hub.history_bytes
+        for _ in range(20):
+            garbage = StreamEntry(1, 0, [b"garbage" * 1000] * 10, [ALL_REPLICAS, one.sharing.replica_id] * 1000)
+            await redis.log_event("XADD", STREAM_KEY, "*", ENTRY_FIELD, msgspec.msgpack.encode(garbage))
+        await redis.log_event("XADD", STREAM_KEY, "*", ENTRY_FIELD, bytes(MAX_ENTRY_BYTES + 1))
+        await redis.log_event("XADD", STREAM_KEY, "*", ENTRY_FIELD, bytes(MAX_ENTRY_BYTES + 1))
+        await until(lambda: bridge(here).strange == bridge(there).strange == 202)
+        await agree(one, other)
+        assert here.warmth.hub.history_bytes < kept + 100_000
+        assert connected(here, there)
 
 
 async def test_a_loss_is_warned_of_once(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from pathlib import Path
+from time import perf_counter
+
+import pytest
 
 from gateway.config.settings import Settings
 from gateway.observe.metrics.process import ReplicaSyncCollector
 from gateway.replica_sync import sync as sharing_module
-from gateway.replica_sync.ipc_messages import UpdateBatch
+from gateway.replica_sync.ipc_messages import SnapshotRequest, UpdateBatch
 from gateway.replica_sync.updates import encode_batch
 from routing.replica_state import EndedUpdate
 from tenancy.admission import Admission
@@ -119,12 +123,62 @@ async def test_nonsense_is_counted_and_passed_over(tmp_path: Path) -> None:
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
         await until(lambda: here.knows(one, two))
-        here.warmth.hub.take_remote(b"nonsense")
+        assert not here.warmth.hub.take_remote(b"nonsense")
+        two.sharing._take(UpdateBatch(b"nonsense"))
         here.warmth.hub.take_remote(encode_batch(two.sharing.replica_id, 99_999_999, [EndedUpdate(1)]))
         one.client.send(UpdateBatch(b"\xc1"))
         place(one.router, ask(), now_s=one.now_s())
         await until(lambda: loads(two.router))
         assert two.sharing.unreadable == 1
+
+
+async def test_snapshots_that_are_asked_for_without_end_are_few(tmp_path: Path) -> None:
+    """One timer waits to send the next, however often it is asked for, and it waits longer where more is open."""
+    loop = asyncio.get_running_loop()
+    async with host(tmp_path) as here:
+        one, two = here.worker(), here.worker()
+        await until(lambda: here.knows(one, two))
+        held = place(one.router, ask(), now_s=one.now_s())
+        await until(lambda: alike(one, two))
+        one.sharing._send_snapshot()
+        timers = set(loop._scheduled)  # type: ignore[attr-defined]
+        for _ in range(1000):
+            one.sharing._take_snapshot_request(SnapshotRequest(60.0))
+        (timer,) = set(loop._scheduled) - timers  # type: ignore[attr-defined]
+        assert timer.when() - loop.time() <= sharing_module.MIN_SNAPSHOT_S
+        await until(lambda: timer.when() <= loop.time() and not one.sharing._is_snapshot_due)
+        for number in range(int(sharing_module.SNAPSHOT_RATE)):
+            one.sharing._publisher._open[-number] = one.sharing._publisher._open[held.charge.number]
+        timers = set(loop._scheduled)  # type: ignore[attr-defined]
+        one.sharing._take_snapshot_request(SnapshotRequest(60.0))
+        (timer,) = set(loop._scheduled) - timers  # type: ignore[attr-defined]
+        assert timer.when() - loop.time() > 0.5
+
+
+async def test_a_backlog_leaves_time_for_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Batches that take a millisecond each: a few are applied at once, then as much time is left as they take."""
+    async with host(tmp_path) as here:
+        one, two = here.worker(), here.worker()
+        await until(lambda: here.knows(one, two))
+        now_s, apply = [1000.0], two.sharing._apply
+
+        def slow(payload: bytes) -> None:
+            now_s[0] += 0.001
+            apply(payload)
+
+        monkeypatch.setattr(sharing_module, "perf_counter", lambda: now_s[0])
+        monkeypatch.setattr(two.sharing, "_apply", slow)
+        for number in range(100):
+            two.sharing._take(UpdateBatch(encode_batch(77, number, [EndedUpdate(1)])))
+        assert 2 <= (now_s[0] - 1000.0) / 0.001 <= 6
+        now_s[0] = two.sharing._free_s
+        two.sharing._apply_backlog()
+        assert now_s[0] < two.sharing._free_s <= now_s[0] + 3 * sharing_module.SLICE_S
+        monkeypatch.setattr(sharing_module, "perf_counter", perf_counter)
+        held = place(one.router, ask(), now_s=one.now_s())
+        await until(lambda: alike(one, two))
+        held.release(one.now_s())
+        await until(lambda: not two.sharing._backlog)
 
 
 async def test_what_is_silent_too_long_is_forgotten(tmp_path: Path) -> None:
