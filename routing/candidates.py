@@ -13,11 +13,11 @@ from typing import ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from routing.cost import PRIOR_SPREAD
+from routing.cost import PRIOR_SPREAD, prefill_work
 from routing.facts import PromptLengths
 from routing.ledger import StreamObjective
 from routing.pods import Engine
-from routing.request import Request
+from routing.request import Request, Usage
 
 NEW_POD_S = 3600.0
 """Age up to which a pod counts as new."""
@@ -277,6 +277,18 @@ class Prediction(Struct, frozen=True, gc=False):
     """Whether next to nothing was queued before it."""
     own_prefill_s: float = 0.0
     """What the request's own prefill takes the engine, were it idle."""
+
+    def held(self, usage: Usage | None) -> float:
+        """Return how many leading tokens the engine held by its own word, or else by this prediction."""
+        if usage is None or usage.cached_tokens is None:
+            return self.cached_tokens
+        return float(min(usage.cached_tokens, self.prompt_tokens))
+
+    def work_with(self, cached_tokens: float, growth: float) -> float:
+        """Return the work in tokens had `cached_tokens` been cached; `growth` of prefill as in `prefill_work`."""
+        cold, expected = self.prompt_tokens - cached_tokens, self.prompt_tokens - self.cached_tokens
+        more = prefill_work(cold, self.prompt_tokens, growth) - prefill_work(expected, self.prompt_tokens, growth)
+        return max(self.work_tokens + more, 0.0)
 
 
 def predict(candidates: Candidates, at: int) -> Prediction:

@@ -216,6 +216,11 @@ class LatencyModel:
         self._engines[slot] = RunningRatio(ENGINE_MEMORY)
         self._publish(slot)
 
+    @property
+    def weight_seen(self) -> float:
+        """In observations of usual size, of all engines."""
+        return self._fleet.total_weight
+
     def observe(self, slot: int, work: float, seconds: float, weight: float) -> None:
         """Learn one time of one engine."""
         ratio = seconds / (self.base_s + self.slope_s * work)
@@ -275,6 +280,11 @@ class CostModel:
         self._prefill.forget(slot)
         self._step.forget(slot)
         self.residence_s[slot] = self.prior.residence_s
+
+    @property
+    def knows_prefill(self) -> bool:
+        """Whether enough was observed of prefill for a time to be surprising."""
+        return self._prefill.weight_seen >= ENGINE_MEMORY
 
     def observe_first_token(self, slot: int, work_tokens: float, seconds: float) -> None:
         """A first token came `seconds` after a request was placed with `work_tokens` (its own included) before it."""

@@ -64,6 +64,8 @@ class Charge(Struct, gc=False):
     """Prefill that a peer had put on the engine at about the same time, of which it was not known then."""
     extends_s: float = 0.0
     """Seconds by which its prefill stalls ranks that step together with its engine."""
+    is_delayed: bool = False
+    """Whether it waited for a prefill that took far longer than expected: how long it took says nothing of itself."""
     before_s: float = 0.0
     """Prefill that its engine had been given until then, its own included: what is more by now has stalled it."""
 
@@ -112,6 +114,10 @@ SHARE_MEMORY_S = 5.0
 
 NOTICED_STALL_S = 1.0
 """Shorter stalls make no stream late: a decision need not look at them."""
+
+LATE_FACTOR = 1.5
+"""Beyond this multiple of its expected time, and a step, a prefill was not what it was taken for: its prefix may have
+been evicted."""
 
 IN_FLIGHT_S = 0.01
 """How late peers' charges arrive, about."""
@@ -327,6 +333,8 @@ class Ledger:
         queue = self._in_prefill[slot]
         was_head = next(iter(queue)) == charge.number
         del queue[charge.number]
+        if was_head and queue:
+            self._note_delay(charge, now_s)
         if not queue:
             # An empty queue is exactly zero: sums of floats would keep a crumb.
             self.prefill_tokens[slot] = self._behind_s[slot] = 0.0
@@ -343,6 +351,15 @@ class Ledger:
             self._head_until_s[slot] = now_s + head.prefill_s
             self._replan(slot, head, now_s)
         self.queue_rank[slot] = self.prefill_tokens[slot]
+
+    def _note_delay(self, head: Charge, now_s: float) -> None:
+        """Note a head that took far longer than expected on all that waited for it."""
+        expected_s = head.prefill_s
+        began_s = self._head_until_s[head.slot] - expected_s
+        step_s = STEP_TOKENS * expected_s / head.prefill_tokens if head.prefill_tokens else 0.0
+        if now_s - began_s > LATE_FACTOR * expected_s + step_s:
+            for behind in self._in_prefill[head.slot].values():
+                behind.is_delayed = True
 
     def release(self, charge: Charge, now_s: float) -> None:
         """The request has left the engine. Safe to call again."""

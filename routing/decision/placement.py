@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from routing.candidates import CandidateShown, RoutingDecision, TopCandidates, predict
 from routing.eligible import PairingFallback
 from routing.facts import Role
-from routing.ledger import Charge
+from routing.ledger import LATE_FACTOR, Charge
 from routing.observers import Settlement
 from routing.pairing.prefill_side import DecodeHandover, PrefillPlacement
 from routing.pods import Engine
@@ -28,6 +28,7 @@ class Placement:
         "_decision",
         "_few",
         "_is_moved",
+        "_is_surprising",
         "_state",
         "_trace",
         "candidate_count",
@@ -71,6 +72,7 @@ class Placement:
         self.placed_s = candidates.now_s
         self.first_token_s: float | None = None
         self._is_moved = False
+        self._is_surprising = False
         self.predicted = predict(candidates, at)
 
     def __repr__(self) -> str:
@@ -99,7 +101,7 @@ class Placement:
         self.top_candidates()
         state.index.retract(self._trace)
         state.ledger.release(old, now_s)
-        self.engine, self._is_moved = engine, True
+        self.engine, self._is_moved, self._is_surprising = engine, True, False
         self.charge = state.ledger.charge(
             engine.slot,
             prefill_tokens=0.0,
@@ -131,14 +133,31 @@ class Placement:
         if self.prefill is not None:
             self.prefill.transfer_done(now_s)
         elif not self._is_moved and state.peers_missing_s is None and self.placed_s >= state.peers_found_s:
-            predicted, slot = self.predicted, self.engine.slot
-            work_tokens = predicted.work_tokens + self.charge.unseen_tokens
-            state.costs.observe_first_token(slot, work_tokens, took_s)
-            if predicted.is_alone:
-                cold_tokens = predicted.prompt_tokens - predicted.cached_tokens
-                state.costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
+            work_tokens = self._learn_prefill(took_s)
         if state.observers is not None:
             state.observers.first_token(self.request, self.charge, work_tokens, took_s)
+
+    def _learn_prefill(self, took_s: float) -> float:
+        """Learn what the prefill took. Return its work in tokens; 0 where that teaches nothing, or not yet.
+
+        A time that is far from what was predicted is most often that of another prefill: less was cached than believed,
+        or more. It is learned when the engine has said how much.
+        """
+        costs, predicted, charge = self._state.costs, self.predicted, self.charge
+        if costs.knows_prefill:
+            expected_s = predicted.ttft_s + charge.unseen_tokens * costs.seconds_per_token[charge.slot]
+            self._is_surprising = not expected_s < LATE_FACTOR * took_s < LATE_FACTOR * LATE_FACTOR * expected_s
+            if self._is_surprising or charge.is_delayed:
+                return 0.0
+        work_tokens = predicted.work_tokens + charge.unseen_tokens
+        self._observe_prefill(work_tokens, predicted.cached_tokens, took_s)
+        return work_tokens
+
+    def _observe_prefill(self, work_tokens: float, cached_tokens: float, took_s: float) -> None:
+        costs, predicted, slot = self._state.costs, self.predicted, self.charge.slot
+        costs.observe_first_token(slot, work_tokens, took_s)
+        if predicted.is_alone:
+            costs.observe_alone(slot, predicted.prompt_tokens - cached_tokens, predicted.prompt_tokens, took_s)
 
     def settle(self, usage: Usage | None, now_s: float, *, answer: bytes = b"", response_id: str | None = None) -> None:
         """The engine has answered in full. Learn from what it says the request took, and from the answer it now holds.
@@ -158,6 +177,10 @@ class Placement:
         # Of a response that continues another we see the newest part only, and the engine counts the whole.
         shows_hits = usage is not None and usage.prompt_tokens and not self.request.continues
         grown = self.request.prompt.extended(answer) if shows_hits and answer else None
+        if self._is_surprising and not self.charge.is_delayed and self.first_token_s is not None:
+            held = self.predicted.held(usage if shows_hits else None)
+            work_tokens = self.predicted.work_with(held, state.costs.growth.per_token) + self.charge.unseen_tokens
+            self._observe_prefill(work_tokens, held, self.first_token_s - self.placed_s)
         if usage is not None and shows_hits:
             state.learn_usage(self.request.model, self._trace, usage, grown)
         if state.peers_missing_s is not None or self.placed_s < state.peers_found_s:

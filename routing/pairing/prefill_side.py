@@ -141,13 +141,14 @@ class PrefillPlacement:
         took_s = now_s - self.placed_s
         state.ledger.prefill_done(self._charge, now_s)
         state.index.prefill_done(self._trace)
-        if predicted.work_tokens > 0:
-            state.costs.observe_first_token(slot, predicted.work_tokens, took_s)
+        held = predicted.held(usage)
+        work_tokens = 0.0 if self._charge.is_delayed else predicted.work_with(held, state.costs.growth.per_token)
+        if work_tokens > 0:
+            state.costs.observe_first_token(slot, work_tokens, took_s)
         if predicted.is_alone:
-            cold_tokens = predicted.prompt_tokens - predicted.cached_tokens
-            state.costs.observe_alone(slot, cold_tokens, predicted.prompt_tokens, took_s)
+            state.costs.observe_alone(slot, predicted.prompt_tokens - held, predicted.prompt_tokens, took_s)
         if state.observers is not None:
-            state.observers.first_token(self.request, self._charge, predicted.work_tokens, took_s)
+            state.observers.first_token(self.request, self._charge, work_tokens, took_s)
         if usage is not None and usage.prompt_tokens:
             self._learn(usage)
         if not self.request.stream:

@@ -128,6 +128,15 @@ def test_one_who_leaves_the_queue_does_not_undo_the_heads_progress(ledger: Ledge
     assert ahead(ledger, now_s=0.9)[0] == pytest.approx(10)
 
 
+@pytest.mark.parametrize(("took_s", "is_delayed"), [(STEP_TOKENS * PACE, False), (4 * STEP_TOKENS * PACE, True)])
+def test_what_waited_for_a_surprise_is_delayed(ledger: Ledger, took_s: float, is_delayed: bool) -> None:
+    """A head that took longer than half as long again and a step delayed those behind it, and on no other engine."""
+    first, behind, other = charge(ledger, prefill=STEP_TOKENS), charge(ledger), charge(ledger, 1)
+    ledger.prefill_done(first, took_s)
+    later = charge(ledger, now_s=took_s)
+    assert [one.is_delayed for one in (first, behind, other, later)] == [False, is_delayed, False, False]
+
+
 def test_a_queue_that_was_empty_begins_again(ledger: Ledger) -> None:
     """Time that passed with nothing to do is not work done."""
     ledger.release(charge(ledger, now_s=0.0), 1.0)

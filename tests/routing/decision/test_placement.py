@@ -175,6 +175,43 @@ def test_a_first_token_is_counted_once(router: Router) -> None:
     assert router.ledger.running == [1]
 
 
+def experienced(router: Router) -> float:
+    """Let a router see many prefills. Return the seconds per token that it has learned."""
+    for turn in range(60):
+        placement = place(router, ask(b"%d" % turn + TALK), now_s=float(turn))
+        placement.first_token(turn + placement.predicted.ttft_s)
+        placement.settle(Usage(2000, 1, 0), turn + 0.9)
+        placement.release(turn + 0.9)
+    return router.costs.seconds_per_token[0]
+
+
+@pytest.mark.parametrize(("cached", "is_slow"), [(0, False), (1980, True), (None, True)])
+def test_a_prefix_that_was_evicted_does_not_make_an_engine_slow(
+    router: Router, cached: int | None, is_slow: bool
+) -> None:
+    """A first token that comes late is learned when the engine has said how much it held, and as what it was."""
+    learned = experienced(router)
+    for turn in range(20):
+        late = place(router, ask(b"%d" % (40 + turn) + TALK), now_s=100.0 + turn)
+        assert late.predicted.own_prefill_s < 0.1, "it is believed to be cached"
+        before = router.costs.seconds_per_token[0]
+        late.first_token(late.placed_s + 2000 * learned)
+        assert router.costs.seconds_per_token[0] == before
+        late.settle(Usage(2000, 1, cached), late.placed_s + 0.9)
+        late.release(late.placed_s + 0.9)
+    assert (router.costs.seconds_per_token[0] > 1.01 * learned) == is_slow
+
+
+def test_what_waited_for_an_evicted_prefix_teaches_nothing(router: Router) -> None:
+    """One slow prefill is one observation, however many wait for it."""
+    learned = experienced(router)
+    late, behind = (place(router, ask(prompt + TALK), now_s=100.0) for prompt in (b"58", b"59"))
+    late.first_token(160.0)
+    behind.first_token(160.1)
+    behind.settle(Usage(2000, 1, 1980), 161.0)
+    assert router.costs.seconds_per_token[0] == learned
+
+
 def test_a_request_without_a_first_token_leaves_no_cached_prefix(router: Router) -> None:
     """A pod that failed before it began is not believed to hold the prompt."""
     place(router, ask()).release(1.0)
