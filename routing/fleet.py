@@ -35,6 +35,9 @@ class Fleet:
         """Models that the operator names: they exist, whether or not a pod is there that serves them."""
         self.pool_ranks: Mapping[str, int] = {}
         """Ranks of pools whose pods state none; changed by `rank_pools`."""
+        self.revision_aliases: Mapping[str, str] = {}
+        """Revisions whose pods exchange KV with those of another, because they hold the same weights. Set at the start.
+        """
         self.is_complete = True
         """Whether all discovery sources have reported their pods."""
         self._engines: dict[str, Engine] = {}

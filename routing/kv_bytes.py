@@ -73,6 +73,12 @@ def kv_bytes_per_token(config: Mapping[str, object], kv_dtype: str | None = None
     return layers * kv_heads * (_count(size) * (packing.key_bits + packing.value_bits) / 8 + packing.vector_bytes)
 
 
+def bits_per_number(kind: str) -> float | None:
+    """Return the mean bits of a number in a cache of this type, scales of blocks included; None for an unknown type."""
+    known = _known_packing(kind)
+    return None if known is None else (known.key_bits + known.value_bits) / 2
+
+
 def _layers_with_kv(config: Mapping[str, object]) -> int:
     kinds = config.get("layer_types")
     if isinstance(kinds, Sequence) and not isinstance(kinds, str):
@@ -84,8 +90,12 @@ def _layers_with_kv(config: Mapping[str, object]) -> int:
 
 def _packing(kind: str) -> KvPacking:
     """That of the longest known name with which this one begins; two bytes a number where none is known."""
+    return _known_packing(kind) or TWO_BYTES
+
+
+def _known_packing(kind: str) -> KvPacking | None:
     known = [name for name in PACKINGS if kind.startswith(name)]
-    return PACKINGS[max(known, key=len)] if known else TWO_BYTES
+    return PACKINGS[max(known, key=len)] if known else None
 
 
 def _count(value: object) -> int:

@@ -99,6 +99,8 @@ class Tenant:
     """In cascades that have it: the task bucket of its requests; None: it is computed from each prompt."""
     cascade_collect: bool = False
     """In cascades that collect: whether its requests may be sampled, sent to all models and labelled."""
+    canary_compare: bool = False
+    """Whether its requests may be sampled and answered by a canary too, to compare answers."""
     grants: frozenset[tuple[str, str, str]] = frozenset()
     """Where outside the fleet its requests may be computed: provider, region, model. Empty for nowhere."""
     provider_budget: float | None = None

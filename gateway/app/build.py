@@ -13,7 +13,6 @@ from gateway.app.diagnosis import diagnose_fleet
 from gateway.app.gateway import Gateway
 from gateway.app.join_host import connect_index_process
 from gateway.app.metrics import GatewayMetrics
-from gateway.canary.watch import CanaryMonitor
 from gateway.cascades.cascade_config import configured_cascades
 from gateway.cascades.cascades import Cascades
 from gateway.config.settings import Settings
@@ -47,7 +46,6 @@ from gateway.runtime.host import HostProcess
 from gateway.runtime.redis_location import parse_redis_url
 from gateway.runtime.tls import server_context
 from gateway.server.http_server import HttpServer
-from routing.canary import Rollout
 from routing.decision.router import Router
 from routing.prefix_index import PrefixIndex
 from tenancy.policy import Policy
@@ -75,6 +73,7 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
     _serve_envoy(gateway, host)
     _serve_key_api(gateway, host)
     connect_index_process(gateway, host)
+    _try_canary(gateway, host)
     if settings.supply is not None and settings.supply.is_on:
         from gateway.app.join_supply import decide_supply  # noqa: PLC0415 - off in most gateways
 
@@ -84,6 +83,14 @@ def build(settings: Settings, policy: Policy | None, host: HostProcess = SINGLE_
 
         warm_new_pods(gateway, settings.supply)
     return gateway
+
+
+def _try_canary(gateway: Gateway, host: HostProcess) -> None:
+    """Put pods on trial, if any are configured to be."""
+    for terms in gateway.settings.canaries:
+        from gateway.app.join_canary import try_canary  # noqa: PLC0415 - off in most gateways
+
+        try_canary(gateway, terms, host)
 
 
 def _use_providers(gateway: Gateway) -> None:
@@ -119,7 +126,6 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     router = Router(
         settings.routing.scorers,
         index=PrefixIndex(max_blocks_per_engine=settings.routing.max_blocks_per_engine),
-        rollout=Rollout(settings.canaries) if settings.canaries else None,
         keeps_roles=settings.roles is not None,
         report=report_exception,
     )
@@ -149,15 +155,12 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     cascades = Cascades(
         router, configured_cascades(prices), draw=draw, clock=clock, log_event=log_event, warns=is_first
     )
-    canaries = CanaryMonitor(router.rollout or Rollout(()), router.fleet, log_event, clock)
 
     tracing = _make_tracing(settings, log_event) if settings.tracing else None
     observers = [metrics.tallies.on_outcome, *(log.on_outcome for log in logs.values())]
     if has_admin:
         observers.insert(1, receipts.on_outcome)
-    background = [issuer.run, canaries.run]
-    if settings.canaries:
-        observers.insert(1, canaries.on_outcome)
+    background = [issuer.run]
     unpaired = UnpairedPrefillMonitor(router, log_event, clock) if is_first else None
     if unpaired is not None:
         background.append(unpaired.run)
@@ -221,7 +224,6 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     )
     metrics.register(gateway, unpaired)
     _apply_rules(rules, gateway)
-    gateway.registry.register(canaries)
     gateway.registry.register(gateway.callback_errors)
     if tracing is not None:
         gateway.tracing = tracing

@@ -43,6 +43,7 @@ from tenancy.admission import Admission
 from tenancy.policy import Policy
 
 if TYPE_CHECKING:
+    from gateway.canary.controller import CanaryController
     from gateway.ext_proc.server import ExtProcServer  # Protobuf takes six megabytes.
     from gateway.providers.monitor import ProviderMonitor
     from gateway.scaling.controller import SupplyController
@@ -101,6 +102,8 @@ class Gateway:
     """Desired engines; None if not configured."""
     warmup: WarmupController | None = None
     """Warm-up of new pods; None if not configured."""
+    canary: CanaryController | None = None
+    """Pods on trial; None if none are configured to be."""
     doctor: Doctor | None = None
     """Diagnosis of the fleet; None where it is off, or another worker of the host does it."""
     share_effects: Callable[[FindingEffects], object] = lambda _: None

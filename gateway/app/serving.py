@@ -148,6 +148,7 @@ def metrics_and_admin_apps(
         supply=None if gateway.supply is None else gateway.supply.view,
         doctor=gateway.doctor,
         providers=gateway.providers,
+        canary=None if gateway.canary is None else gateway.canary.show,
     )
     return metrics_app(gateway.registry, gateway.is_ready), admin_app(admin)
 

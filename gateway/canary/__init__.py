@@ -1,1 +1,1 @@
-"""Canaries at work: watched by their outcomes, shown, and rolled back by themselves."""
+"""A canary at work: watched by its outcomes, judged together with all gateways, shown, and promoted or reverted."""

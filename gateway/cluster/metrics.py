@@ -58,7 +58,8 @@ FACTS = frozenset(
 LARGEST = frozenset(
     (
         *(
-            "hearth_canary_stage",
+            "hearth_canary_verdict",
+            "hearth_canary_interval",
             "hearth_canary_e_value",
             "hearth_queue_drain_seconds",
             "hearth_redis_staleness_seconds",

@@ -24,7 +24,7 @@ from diagnosis.comparison import first_answer
 from diagnosis.finding import Evidence, FirstAnswer, Question, Severity
 from gateway.commands.admin import DEFAULT_URL, AdminClient, View, add_place_flags, format_table, printable, read_token
 from gateway.config.loading import check_file
-from gateway.diagnosis.baseline_store import read_baseline, replace_file
+from gateway.diagnosis.baseline_store import read_baseline
 from gateway.diagnosis.doctor import LOOK_INTERVAL_S, describe
 from gateway.diagnosis.view import (
     MAX_BUNDLE_BYTES,
@@ -36,6 +36,7 @@ from gateway.diagnosis.view import (
     read_bundle,
     show_diagnosis,
 )
+from gateway.runtime.files import replace_file
 from tenancy.document import InvalidDocument, InvalidValue
 
 HEALTHY, FAILED, FOUND, UNKNOWN = 0, 1, 3, 4

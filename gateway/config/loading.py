@@ -29,8 +29,6 @@ from gateway.config.flags import GivenValue, SettingSpec, read_overrides
 from gateway.config.routing import RoutingConfig
 from gateway.config.settings import Settings, read_settings
 from gateway.runtime.addresses import TlsFiles
-from routing.canary import Canary
-from routing.facts import Role
 from scorers.registry import routings
 from tenancy.document import ConfigError, InvalidDocument, Locate, load_yaml, one_of
 
@@ -152,7 +150,6 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
         faults.append(ConfigError("key_api.keys_dir", "must be key_store.mirror_dir"))
     faults.extend(_unreachable_pools(settings))
     faults.extend(_unchecked_cascades(settings))
-    faults.extend(_canaries_with_roles(settings))
     faults.extend(_provider_faults(settings))
     admin = settings.admin_listen
     if admin is not None and not admin.is_loopback and settings.admin_token is None:
@@ -239,24 +236,8 @@ def _provider_faults(settings: Settings) -> list[ConfigError]:
     return faults
 
 
-def _canaries_with_roles(settings: Settings) -> list[ConfigError]:
-    """Return canaries whose pods prefill or decode for others, as far as configured: such trials have no verdict."""
-    known = [(found.url, found.pool, found.facts) for found in settings.configured_pods]
-    known += [(place.name, place.pool, place.facts) for place in settings.sources.dns]
-    faults = []
-    for at, terms in enumerate(settings.canaries):
-        canary = Canary(terms)
-        for name, pool, facts in known:
-            if facts.effective_role is not Role.EITHER and canary.includes(pool, facts.revision):
-                words = (
-                    f"`{terms.name}`: {name} has role `{facts.effective_role}`; pods on trial must serve whole requests"
-                )
-                faults.append(ConfigError(f"canaries[{at}]", f"{words} (role `either`)"))
-    return faults
-
-
 CONFIG_FILE_KEYS = re.compile(
-    r"""  policy | usage_log | route_log | supply\.state_file
+    r"""  policy | usage_log | route_log | canary_state_file | supply\.state_file
     | (?!.*\.selector\.) [\w.\[\]]*_file
     | ((extproc|key_api|supply)\.)? tls\.\w+
     | key_api\.(keys_dir|audit_log)

@@ -1,19 +1,21 @@
 """The sections `roles` and `canaries`: roles that follow the traffic, and pods on trial; readers and JSON Schema.
 
-The values are `routing.roles.RoleTerms` and `routing.canary.CanaryTerms`.
+The values are `routing.pairing.roles.RoleTerms` and `routing.canary.verdict.CanaryTerms`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 from gateway.config.fields import NUMBER_SCHEMA, read_switch, schema_of_fields
-from routing.canary import CanaryTerms
+from routing.canary.change import CanaryKind
+from routing.canary.verdict import CanaryTerms
 from routing.pairing.roles import RoleTerms
-from tenancy.document import DocumentTable, integer, number, text
+from tenancy.document import DocumentTable, Parse, flag, integer, number, one_of, text
 from tenancy.json_schema import Schema, described, table
-from tenancy.reading.fields import COUNT, TEXT
+from tenancy.reading.fields import COUNT, FLAG, TEXT
 
 
 def read_roles(root: DocumentTable) -> RoleTerms | None:
@@ -37,26 +39,76 @@ def read_roles(root: DocumentTable) -> RoleTerms | None:
 
 
 def read_canaries(root: DocumentTable) -> tuple[CanaryTerms, ...]:
-    """Read the list `canaries`."""
+    """Read the list `canaries`. A second one is refused."""
     found = []
     for section in root.tables("canaries"):
-        given: dict[str, Any] = {
-            "name": section.get_required("name", text, ""),
-            "pool": section.get("pool", text, None),
-            "revision": section.get("revision", text, None),
-            "traffic_share": section.get("traffic_share", number, 0.05),
-            "max_ttft_ratio": section.get("max_ttft_ratio", number, 1.1),
-            "max_tpot_ratio": section.get("max_tpot_ratio", number, 1.1),
-            "false_rollback_rate": section.get("false_rollback_rate", number, 0.05),
-            "min_comparisons": section.get("min_comparisons", integer, 200),
-            "max_duration_s": section.get("max_duration_s", number, 86_400.0),
-        }
+        kind = section.get("kind", one_of(tuple(CanaryKind)), None)
+        given: dict[str, Any] = {"name": section.get_required("name", text, "")}
+        given |= {key: section.get(key, read, _DEFAULTS[key]) for key, (read, _, _) in _KEYS.items() if key != "kind"}
         section.close()
         try:
-            found.append(CanaryTerms(**given))
+            found.append(CanaryTerms(**given, kind=None if kind is None else CanaryKind(kind)))
         except ValueError as wrong:
             section.add_error(str(wrong))
+    for at, terms in enumerate(found[1:], 1):
+        words = f"`{terms.name}`: a second canary is refused while `{found[0].name}` is configured"
+        root.error(f"canaries[{at}]", f"{words}: one change at a time; remove that one when it has ended")
     return tuple(found)
+
+
+_KEYS: Mapping[str, tuple[Parse[Any], Schema, str]] = {
+    "pool": (text, TEXT.schema, "Pool whose pods are on trial."),
+    "revision": (text, TEXT.schema, "Revision whose pods are on trial."),
+    "kind": (
+        text,
+        {"enum": list(CanaryKind)},
+        "release, or configuration: one scheduler parameter is changed, else it is rejected; absent: as builds differ.",
+    ),
+    "traffic_share": (number, NUMBER_SCHEMA, "Share of the requests that it could serve (default 0.05)."),
+    "max_ttft_ratio": (number, NUMBER_SCHEMA, "Maximum TTFT relative to that of the other pods (default 1.1)."),
+    "max_tpot_ratio": (number, NUMBER_SCHEMA, "Maximum TPOT relative to that of the other pods (default 1.1)."),
+    "max_error_increase": (
+        number,
+        NUMBER_SCHEMA,
+        "By which its share of failed attempts may be higher than that of the other pods (default 0.02).",
+    ),
+    "max_quality_loss": (
+        number,
+        NUMBER_SCHEMA,
+        "By which its share of worse answers may exceed that of better ones (default 0.02).",
+    ),
+    "false_revert_rate": (
+        number,
+        NUMBER_SCHEMA,
+        "Probability that a canary within these limits is reverted (default 0.05).",
+    ),
+    "min_comparisons": (integer, COUNT.schema, "Comparisons before it is promoted (default 200)."),
+    "max_duration_s": (number, NUMBER_SCHEMA, "Seconds after which an undecided trial is reverted (default 86400)."),
+    "pairs_with_revision": (
+        text,
+        TEXT.schema,
+        "Revision whose weights its pods hold too, so that they exchange KV with pods of that revision.",
+    ),
+    "lower_precision": (
+        flag,
+        FLAG.schema,
+        "Whether answers have to be compared before it is promoted; absent: as its command line shows.",
+    ),
+    "quality_share": (
+        number,
+        NUMBER_SCHEMA,
+        "Share of the requests of tenants with canary_compare whose answers are compared (default 0.02).",
+    ),
+    "quality_tokens_per_hour": (
+        number,
+        NUMBER_SCHEMA,
+        "Tokens that comparisons of answers may take, of each gateway process (default 1000000).",
+    ),
+    "judge_model": (text, TEXT.schema, "Model that compares answers. Absent: they are compared as text."),
+}
+"""Keys of a canary but its name: reader, JSON Schema and text."""
+
+_DEFAULTS = {field.name: field.default for field in fields(CanaryTerms)}
 
 
 def roles_schema() -> Schema:
@@ -66,23 +118,8 @@ def roles_schema() -> Schema:
 def canary_schema() -> Schema:
     return table(
         {
-            "name": described(TEXT.schema, "Name in logs and metrics."),
-            "pool": described(TEXT.schema, "Pool whose pods are on trial."),
-            "revision": described(TEXT.schema, "Revision whose pods are on trial."),
-            "traffic_share": described(NUMBER_SCHEMA, "Share of the requests that it could serve (default 0.05)."),
-            "max_ttft_ratio": described(
-                NUMBER_SCHEMA, "Maximum TTFT relative to that of the other pods (default 1.1)."
-            ),
-            "max_tpot_ratio": described(
-                NUMBER_SCHEMA, "Maximum TPOT relative to that of the other pods (default 1.1)."
-            ),
-            "false_rollback_rate": described(
-                NUMBER_SCHEMA, "Probability that a canary within these ratios is rolled back (default 0.05)."
-            ),
-            "min_comparisons": described(COUNT.schema, "Comparisons before it is accepted (default 200)."),
-            "max_duration_s": described(
-                NUMBER_SCHEMA, "Seconds after which an undecided trial is rolled back (default 86400)."
-            ),
+            "name": described(TEXT.schema, "Name in logs, metrics and the verdict that is kept of it."),
+            **{key: described(schema, words) for key, (_, schema, words) in _KEYS.items()},
         },
         required=("name",),
     )

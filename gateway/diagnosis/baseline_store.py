@@ -6,7 +6,6 @@ Files are read and written in a thread. A file that cannot be read is reported, 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from diagnosis.facts import FleetFacts
 from diagnosis.finding import Diagnosis, Severity
 from gateway.diagnosis.request_sample import STEPS
 from gateway.runtime.event_log import LogFunction
+from gateway.runtime.files import replace_file
 
 SAVE_INTERVAL_S = 600.0
 
@@ -102,19 +102,3 @@ def read_baseline(file: Path) -> Baseline:
 def write_baseline(file: Path, baseline: Baseline) -> None:
     """Replace a file by a baseline: readers see the old one or the new one. Raises OSError."""
     replace_file(file, msgspec.json.encode(dump_baseline(baseline)))
-
-
-def replace_file(file: Path, body: bytes) -> None:
-    """Write a file beside another of that name and move it there, readable by its owner alone. Raises OSError."""
-    beside = file.with_name(f".{file.name}.{os.getpid()}")
-    try:
-        # Of a process that was killed, or a link that someone else has put there: it is not written through.
-        beside.unlink(missing_ok=True)
-        opened = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(opened, "wb") as writing:
-            writing.write(body)
-            writing.flush()
-            os.fsync(writing.fileno())
-        beside.replace(file)
-    finally:
-        beside.unlink(missing_ok=True)

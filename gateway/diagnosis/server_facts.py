@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from diagnosis.facts import BuildFacts, EngineFlags, EnvironmentFacts, HardwareFacts, NicPort
 from gateway.discovery.source import ServerReport
+from routing.canary.change import StartedServer
 from routing.facts import PodFacts
 from routing.server_settings import HASH_SEED_VARIABLE, NO_SEED, ServerSettings
 
@@ -66,6 +67,13 @@ DEFAULTS: Mapping[str, object] = {
 }
 """What an option that was read and not given means in vLLM."""
 
+OPTION_DEFAULTS: Mapping[str, str] = {
+    option: str(DEFAULTS[name]).lower()
+    for option, name in {**COUNT_FLAGS, **TEXT_FLAGS, **SWITCH_FLAGS}.items()
+    if name in DEFAULTS and DEFAULTS[name] != ""
+}
+"""The same by option, as a command line has it."""
+
 
 def engine_flags(settings: ServerSettings, facts: PodFacts, read_at_s: float) -> EngineFlags | None:
     """Return the flags of a server; None where neither its options nor facts of discovery are known."""
@@ -78,7 +86,7 @@ def engine_flags(settings: ServerSettings, facts: PodFacts, read_at_s: float) ->
     found |= {name: options[option] == "true" for option, name in SWITCH_FLAGS.items() if option in options}
     if "kv-offloading-size" in options:
         found["offloading_gib"] = float(options["kv-offloading-size"])
-    if settings.hash_seed is not None and options.get("has-config-file") != "true":  # Its command line was read.
+    if _has_command_line(settings):
         found = {**DEFAULTS, **found}
     known = {
         "tp": facts.tp,
@@ -96,6 +104,37 @@ def engine_flags(settings: ServerSettings, facts: PodFacts, read_at_s: float) ->
         if value is not None and found.get(name) in (None, False) and is_plain(value)
     }
     return EngineFlags(read_at_s, **found) if found else None  # type: ignore[arg-type]  # values as the tables have them
+
+
+def started_server(settings: ServerSettings, facts: PodFacts) -> StartedServer:
+    """Return how a server was started, by the options of `vllm serve`; those that were not given have their defaults
+    where these are fixed. Without its command line what discovery reports is all that is known.
+    """
+    is_complete = _has_command_line(settings)
+    options = {**(OPTION_DEFAULTS if is_complete else _known_options(facts)), **settings.options}
+    build = {
+        "version": facts.version,
+        "image": facts.image_digest,
+        "model": settings.model_digest,
+        "model revision": settings.model_revision,
+    }
+    return StartedServer(options, is_complete, {name: value for name, value in build.items() if value is not None})
+
+
+def _has_command_line(settings: ServerSettings) -> bool:
+    """Return whether an option that is missing was not given: the command line was read, and it is all there is."""
+    return settings.hash_seed is not None and settings.options.get("has-config-file") != "true"
+
+
+def _known_options(facts: PodFacts) -> dict[str, str]:
+    known = {
+        "tensor-parallel-size": facts.tp,
+        "pipeline-parallel-size": facts.pp,
+        "data-parallel-size": facts.dp,
+        "block-size": facts.block_size,
+        "kv-cache-dtype": facts.kv_dtype,
+    }
+    return {name: str(value) for name, value in known.items() if value is not None and is_plain(value)}
 
 
 def build_facts(settings: ServerSettings, facts: PodFacts, read_at_s: float) -> BuildFacts | None:

@@ -95,6 +95,8 @@ class AdminBackend:
     """Diagnosis of the fleet; None where it is off, or in another worker."""
     providers: ProviderSwitch | None = None
     """Endpoints outside the fleet; None where none is configured."""
+    canary: Callable[[], dict[str, Any]] | None = None
+    """Returns the canary and its verdict; None where none is configured."""
 
 
 class _Named(msgspec.Struct, forbid_unknown_fields=True):
@@ -230,7 +232,7 @@ async def _receipt(admin: AdminBackend, request: web.Request) -> web.Response:
 
 
 async def _fleet(admin: AdminBackend, request: web.Request) -> web.Response:
-    """Pods and engines: state, load, learned speeds, breakers."""
+    """Pods and engines: state, load, learned speeds, breakers; and the canary with its verdict."""
     watcher, url = admin.watcher, request.query.get("pod")
     pods = [pod for pod in watcher.pods if url in (None, pod.url)]
     shown = show_fleet(admin.router, pods, admin.clock(), admin.peer_load(), watcher.census)
@@ -238,6 +240,8 @@ async def _fleet(admin: AdminBackend, request: web.Request) -> web.Response:
         found = admin.doctor.findings_by_pod()
         for pod in shown["pods"]:
             pod["findings"] = found.get(pod["url"], [])
+    if admin.canary is not None:
+        shown["canary"] = admin.canary()
     return json_response(shown)
 
 

@@ -6,22 +6,17 @@ they know.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from gateway.roles.lease import LEASE_S, MAX_BYTES, RoleAssignment, RoleLease
-from gateway.runtime.guard import raise_if_cancelled, restarted
-from gateway.runtime.redis_client import RedisClient, connect_redis
+from gateway.runtime.guard import restarted
+from gateway.runtime.redis_link import RedisLink, RedisUnavailable
 from gateway.runtime.redis_location import RedisLocation
 
 KEY = "hearth:roles"
-
-TIMEOUT_S = 1.0
-
-RECONNECT_S = 1.0
 
 NOTHING = RoleAssignment("")
 
@@ -41,14 +36,12 @@ class RedisRoleLease(RoleLease):
         """`key`: what is assigned: roles, or another text by name of a pod or engine."""
         super().__init__(who, clock)
         self._key = f"{place.prefix}{key}"
-        self._place = place
-        self._client: RedisClient | None = None
-        self._lost = asyncio.Event()
+        self._link = RedisLink(place)
 
     @property
     def is_connected(self) -> bool:
         """Whether Redis is there."""
-        return self._client is not None
+        return self._link.is_connected
 
     async def _propose(self, roles: Mapping[str, str], expires_s: float) -> RoleAssignment | None:
         proposed = msgspec.json.encode(RoleAssignment(self._who, roles=dict(roles)))
@@ -62,31 +55,16 @@ class RedisRoleLease(RoleLease):
         return None if stored is None else stored.roles
 
     async def _ask(self, command: Callable[[Any], Awaitable[bytes | None]]) -> RoleAssignment | None:
-        if self._client is None:
-            return None
-        try:
-            async with asyncio.timeout(TIMEOUT_S):
-                stored = await command(self._client)
+        async def decoded(client: Any) -> RoleAssignment:
+            stored = await command(client)
             return NOTHING if stored is None else msgspec.json.decode(stored[:MAX_BYTES], type=RoleAssignment)
-        except Exception:  # noqa: BLE001 - not all of the library's errors are its own, and none may end us
-            raise_if_cancelled()
-            self._client = None
-            self._lost.set()
+
+        try:
+            return await self._link.ask(decoded)
+        except RedisUnavailable:
             return None
 
     @restarted("roles")
     async def run(self) -> None:
         """Keep connected until cancelled."""
-        while True:
-            try:
-                async with connect_redis(self._place, answer_s=TIMEOUT_S) as client:
-                    async with asyncio.timeout(TIMEOUT_S):
-                        await client.ping()
-                    self._lost.clear()
-                    self._client = client
-                    await self._lost.wait()
-            except Exception:  # noqa: BLE001 - Redis may be gone in any way
-                raise_if_cancelled()
-            finally:
-                self._client = None
-            await asyncio.sleep(RECONNECT_S)
+        await self._link.run()

@@ -73,6 +73,9 @@ PrefixLookup = Callable[[Request, bytes], Awaitable[Request]]
 
 KeepPrompt = Callable[[Request, bytes, str, Caller], None]
 """Takes a request, its body as a pod is sent it, the path of its endpoint and its caller. Raises nothing."""
+CompareAnswers = Callable[[Request, Caller, Callable[[], InternalRequest]], Callable[[], None] | None]
+"""Takes a request that is about to run, its caller, and what makes internal requests beside it. Returns what is to be
+called when it has ended; None where nothing is. Raises nothing."""
 HandOver = Callable[[ParsedRequest], bool]
 """Has a request served elsewhere, if it is to be; returns whether that is so."""
 
@@ -120,6 +123,7 @@ class HttpDispatcher:
         self._begin_trace: BeginTrace | None = None
         self._rewrite_model: RewriteModel | None = None
         self._keep_prompt: KeepPrompt | None = None
+        self._compare_answers: CompareAnswers | None = None
         self._rewrite_targets: Callable[[], Targets] = dict
         # 96 random bits per process and a count: an id finds a receipt on the admin port and grants nothing, so that
         # the next one may be guessed.
@@ -146,6 +150,10 @@ class HttpDispatcher:
     def keep_prompts(self, keep: KeepPrompt) -> None:
         """Pass each request on, before it is placed: its prompt may be replayed to new pods."""
         self._keep_prompt = keep
+
+    def compare_answers(self, compare: CompareAnswers) -> None:
+        """Pass each request on, before it runs: answers of pods on trial may be compared with its answer."""
+        self._compare_answers = compare
 
     def trace_with(self, begin: BeginTrace) -> None:
         """Begin a trace for each request of an inference API."""
@@ -293,10 +301,21 @@ class HttpDispatcher:
         if request.model in self.cascades.names:
             try:
                 run, request = self._begin_cascade(endpoint, incoming, request, transport)
-                asyncio.get_running_loop().call_soon(call_guarded, "cascade", _close_with_task, reply, run)
+                asyncio.get_running_loop().call_soon(call_guarded, "cascade", _call_after_task, reply, run.close)
             except RequestRejected as rejection:
                 self._reject(incoming, reply, rejection, frontend, request.model)
                 return
+
+        elif self._compare_answers is not None:
+            close = self._compare_answers(
+                request,
+                caller,
+                lambda: InternalRequest(
+                    self._pipeline, self.transports, incoming, endpoint, incoming.body(), request.id
+                ),
+            )
+            if close is not None:
+                asyncio.get_running_loop().call_soon(call_guarded, "canary", _call_after_task, reply, close)
 
         def smaller(model: str) -> Request:
             reread = read_incoming(request.api, incoming, transport.body, request.id, model=model)
@@ -473,12 +492,12 @@ class HttpDispatcher:
         )
 
 
-def _close_with_task(reply: ResponseWriter, run: CascadeRun) -> None:
-    """Close a cascade's run when its request has ended: a task that is cancelled at once has run no line of it."""
+def _call_after_task(reply: ResponseWriter, close: Callable[[], None]) -> None:
+    """Call what closes a feature's part when its request has ended: a task that is cancelled at once runs no line."""
     if reply.task is None:
-        run.close()
+        close()
     else:
-        reply.task.add_done_callback(lambda _: run.close())
+        reply.task.add_done_callback(lambda _: close())
 
 
 def arrival_of(incoming: IncomingRequest) -> Arrival:

@@ -49,20 +49,27 @@ class InternalRequest:
         self._carriers = carriers
         self._incoming = incoming
         self._endpoint = endpoint
-        self._body = body
+        self.body = body
+        """As the client sent it."""
         self._request_id = request_id
 
-    async def send(self, question: bytes | None, model: str) -> ShadowAnswer | None:
-        """Send the client's own body, or a question to a judge model. Returns None if it got no answer."""
+    async def send(
+        self, question: bytes | None, model: str, *, pods: frozenset[str] | None = None, purpose: str = ""
+    ) -> ShadowAnswer | None:
+        """Send the client's own body (None), or a question to a judge model. Returns None if it got no answer.
+
+        `pods`: URLs of those that may answer, None for all; `purpose`: the end of the request's id.
+        """
         if question is None:
-            return await self._ask(self._endpoint, without_client_options(self._body), model, "shadow")
+            body = without_client_options(self.body)
+            return await self._ask(self._endpoint, body, model, purpose or "shadow", pods)
         chat = {
             "model": model,
             "messages": [{"role": "user", "content": question.decode("utf-8", "replace")}],
             "max_tokens": VERDICT_TOKENS,
             "temperature": 0,
         }
-        return await self._ask(CHAT, msgspec.json.encode(chat), model, "judge")
+        return await self._ask(CHAT, msgspec.json.encode(chat), model, purpose or "judge", pods)
 
     async def send_for_logprobs(self, model: str, top: int) -> bytes | None:
         """Send the client's own body, unary, with `top` log-probabilities per token.
@@ -72,18 +79,28 @@ class InternalRequest:
         api = self._endpoint.api
         if api is None:
             return None
-        body, _ = add_logprobs(api, without_client_options(self._body), top)
+        body, _ = add_logprobs(api, without_client_options(self.body), top)
         return await self._complete(self._endpoint, api, body, model, "collect")
 
-    async def _ask(self, endpoint: ApiEndpoint, body: bytes, model: str, purpose: str) -> ShadowAnswer | None:
+    async def _ask(
+        self, endpoint: ApiEndpoint, body: bytes, model: str, purpose: str, pods: frozenset[str] | None
+    ) -> ShadowAnswer | None:
         api = endpoint.api
-        response = None if api is None else await self._complete(endpoint, api, body, model, purpose)
+        response = None if api is None else await self._complete(endpoint, api, body, model, purpose, pods)
         if api is None or response is None:
             return None
         text = answer_text(response_bytes(api, response, stream=False))
         return ShadowAnswer(text, read_usage(api, response) or Usage(0)) if text else None
 
-    async def _complete(self, endpoint: ApiEndpoint, api: Api, body: bytes, model: str, purpose: str) -> bytes | None:
+    async def _complete(
+        self,
+        endpoint: ApiEndpoint,
+        api: Api,
+        body: bytes,
+        model: str,
+        purpose: str,
+        pods: frozenset[str] | None = None,
+    ) -> bytes | None:
         """Return the body of the response with status 200, None for any other."""
         tenant = self._incoming.caller.tenant
         reading = read_request(
@@ -94,6 +111,8 @@ class InternalRequest:
             priority=SHADOW_TIER.priority,
             model=model,
         )
+        if pods is not None:
+            reading = structs.replace(reading, request=structs.replace(reading.request, pods=pods))
         if is_local_only(self._incoming.headers):
             reading = structs.replace(reading, request=structs.replace(reading.request, grants=NO_GRANTS))
         reply = BufferedResponseWriter(self._incoming, reading.request.id, endpoint)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 from msgspec.structs import replace
 
+from routing.canary.rollout import CanaryReason
 from routing.candidates import CandidateShown, RoutingDecision, TopCandidates, predict
 from routing.eligible import PairingFallback
 from routing.facts import Role
@@ -31,6 +32,7 @@ class Placement:
         "_is_surprising",
         "_state",
         "_trace",
+        "canary",
         "candidate_count",
         "charge",
         "engine",
@@ -73,6 +75,8 @@ class Placement:
         self.first_token_s: float | None = None
         self._is_moved = False
         self._is_surprising = False
+        self.canary: CanaryReason | None = None
+        """Why it is on a canary's pod or was kept from one; None where no canary had a part in it."""
         self.predicted = predict(candidates, at)
 
     def __repr__(self) -> str:
@@ -254,6 +258,8 @@ class AttemptReceipt(Struct, frozen=True, gc=False):
     """From the request's arrival to this choice."""
     duration_s: float = 0.0
     """From this choice to the attempt's end."""
+    canary: CanaryReason | None = None
+    """Why a canary's pod was chosen or left out; None where no canary had a part in the choice."""
 
 
 def attempt_receipt(
@@ -297,4 +303,5 @@ def attempt_receipt(
         model=placement.request.model,
         start_s=0.0 if arrived_s is None else placement.placed_s - arrived_s,
         duration_s=0.0 if ended_s is None else ended_s - placement.placed_s,
+        canary=placement.canary,
     )

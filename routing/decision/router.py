@@ -18,7 +18,7 @@ from operator import add, mul
 from msgspec.structs import fields, replace
 
 from routing.cache_lookup import cached_by_lookup
-from routing.canary import Rollout, excluded_pods
+from routing.canary.rollout import CanaryReason, Division, Rollout
 from routing.candidates import (
     NEW_POD_S,
     AdmissionGate,
@@ -103,7 +103,7 @@ class Router(RoutingState):
         exact_sizes: bool = False,
         report: Report = report_nowhere,
     ) -> None:
-        """`rollout` restricts pods on trial to their share of requests; None without canaries. `keeps_roles`: engines
+        """`rollout` restricts pods on trial to their share of requests; None without a canary. `keeps_roles`: engines
         with role decode prefill nothing that another engine can, where no gate of admission decides that.
         """
         super().__init__(costs=costs, index=index, exact_sizes=exact_sizes, report=report)
@@ -137,11 +137,19 @@ class Router(RoutingState):
         chosen. Raises `RequestRejected` where no engine may serve the model now, and `NoEngineAdmissible` where the
         gate admits none.
         """
-        view = self._look(request, avoid, now_s)
-        candidates, pairs = view.candidates, view.pairs
         if gate is None:
             gate = self._default_gate
-        at = choose(view.scored, candidates, draw, self.replica_position, gate)
+        division = None if self.rollout is None else self.rollout.divide(self.fleet, request, avoid)
+        view = self._look(request, avoid if division is None else avoid | division.excluded, now_s)
+        try:
+            at = choose(view.scored, view.candidates, draw, self.replica_position, gate)
+        except NoEngineAdmissible:
+            if division is None or division.otherwise is None:
+                raise
+            view = self._look(request, avoid | division.otherwise, now_s)
+            at = choose(view.scored, view.candidates, draw, self.replica_position, gate)
+            division = replace(division, otherwise=None)
+        candidates, pairs = view.candidates, view.pairs
         engine = candidates.engines[at]
         prefill = None if pairs is None or at < pairs.first else self._charge_prefill(request, pairs, at, now_s)
         self.costs.averages.observe_prefill(candidates.own_s[at])
@@ -166,10 +174,23 @@ class Router(RoutingState):
         if self.observers is not None:
             self.observers.placed(request, engine, charge)
         decision = RoutingDecision(candidates, view.scored, at)
-        return Placement(self, request, engine, charge, trace, decision, prefill=prefill, fallback=view.fallback)
+        placement = Placement(self, request, engine, charge, trace, decision, prefill=prefill, fallback=view.fallback)
+        if division is not None and division.reason is not None:
+            placement.canary = self._count_canary(division, placement)
+        return placement
+
+    def _count_canary(self, division: Division, placement: Placement) -> CanaryReason | None:
+        """Count a placed request against the canary's share, and return why it has its side."""
+        assert self.rollout is not None  # noqa: S101 - it has made the division
+        side = placement.prefill
+        pods = (placement.engine.pod,) if side is None else (placement.engine.pod, side.engine.pod)
+        is_admitted = division.reason is not CanaryReason.SHARE or division.otherwise is not None
+        return self.rollout.placed(division, pods, is_admitted=is_admitted)
 
     def estimate(self, request: Request, *, avoid: frozenset[str], now_s: float) -> PlacementEstimate:
         """Estimate what `place` would choose now without a gate. Charges nothing. Raises `RequestRejected` likewise."""
+        if self.rollout is not None:
+            avoid |= self.rollout.divide(self.fleet, request, avoid).excluded
         view = self._look(request, avoid, now_s)
         return estimate(
             view.candidates, view.scored, choose(view.scored, view.candidates, 0.0, self.replica_position, None)
@@ -177,8 +198,6 @@ class Router(RoutingState):
 
     def _look(self, request: Request, avoid: frozenset[str], now_s: float) -> ScoredOptions:
         """All that may serve a request, scored."""
-        if self.rollout is not None:
-            avoid |= excluded_pods(self.fleet, self.rollout, request, avoid)
         eligible = eligible_for(self.fleet, request, avoid)
         pairs = eligible.has_prefillers and request.may_pair
         candidates = self._candidates(request, eligible, now_s, pairs=pairs)

@@ -7,8 +7,8 @@ answers for all decode engines there.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from routing.connectors.registry import CONNECTORS, compatibility_key, connector_of
@@ -72,7 +72,10 @@ def find_partners(
 
 def _facts(fleet: Fleet, url: str) -> PodFacts:
     pod = fleet.pod(url)
-    return pod.facts if pod is not None else PodFacts()
+    facts = pod.facts if pod is not None else PodFacts()
+    if facts.revision not in fleet.revision_aliases:
+        return facts
+    return replace(facts, revision=fleet.revision_aliases[facts.revision])
 
 
 def _circles(facts: PodFacts, connector: Connector) -> list[tuple[Link, Hashable]]:
@@ -106,14 +109,28 @@ def unpaired(fleet: Fleet, known: Sequence[Connector] = CONNECTORS) -> dict[str,
     prefilling = [pod for pod in fleet.pods if pod.state is PodState.READY and _only_prefills(pod)]
     paired = set[str]()
     has_decode = set[str]()
-    # Adapters are served by the pods of their base model.
-    for model in sorted({model for pod in prefilling for model in pod.models - pod.adapters}):
+    for model in _base_models(prefilling):
         decode = fleet.eligible(model)
         if any(engine.role is not Role.PREFILL for engine in decode.engines):
             prefill = fleet.eligible_prefill(model, at_large=True)
             has_decode |= {engine.pod for engine in prefill.engines}
             paired |= _paired(decode, find_partners(fleet, decode, prefill, known))
     return {pod.url: _why(pod, known, has_decode) for pod in prefilling if pod.url not in paired}
+
+
+def decoding_pods(fleet: Fleet, known: Sequence[Connector] = CONNECTORS) -> frozenset[str]:
+    """Return the URLs of ready pods that can read the KV of some prefill pod."""
+    found = set[str]()
+    for model in _base_models(fleet.pods):
+        decode = fleet.eligible(model)
+        partners = find_partners(fleet, decode, fleet.eligible_prefill(model), known)
+        found |= {engine.pod for engine in decode.engines if partners.decoding.get(engine.slot)}
+    return frozenset(found)
+
+
+def _base_models(pods: Iterable[Pod]) -> list[str]:
+    """Return the models of pods by name: adapters are served by the pods of their base model."""
+    return sorted({model for pod in pods for model in pod.models - pod.adapters})
 
 
 def _only_prefills(pod: Pod) -> bool:

@@ -369,6 +369,11 @@ TENANT: Mapping[str, FieldSpec] = {
         FLAG,
         "In cascades that collect: its requests may be sampled, sent to all models and labelled.",
     ),
+    "canary_compare": FieldSpec(
+        "canary_compare",
+        FLAG,
+        "Its requests may be sampled and sent to a canary and to the standing pods, to compare their answers.",
+    ),
     "providers": FieldSpec(
         "grants",
         GRANTS,

@@ -7,13 +7,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from routing.canary import CanaryTerms, Rollout, excluded_pods
 from routing.eligible import PairingFallback
 from routing.facts import PodFacts, Role
 from routing.fleet import Fleet, eligible_for
 from routing.pods import EngineShape, Pod, PodState
 from routing.rejection import Reason, RequestRejected
-from tests.routing.engines import MODEL, ask, place, router_of, serve, texts_apart
+from tests.routing.engines import MODEL, ask, place, router_of, serve
 
 
 def pod(url: str, *models: str, standing: PodState = PodState.READY, adapters: frozenset[str] = frozenset()) -> Pod:
@@ -296,51 +295,3 @@ def test_a_rejected_request_leaves_nothing_behind() -> None:
         place(router, ask(), avoid="http://0")
     assert set(router.counters) <= {MODEL}
     assert router.ledger.is_empty()
-
-
-# -- whom a canary's share leaves out ----------------------------------------------------------------------------------
-
-
-def on_trial(fleet: Fleet, share: float) -> Rollout:
-    """The pods of revision `new` on trial."""
-    rollout = Rollout([CanaryTerms("c", revision="new", traffic_share=share)])
-    assert rollout.start_next({pod.url: (pod.pool, pod.facts.revision) for pod in fleet.pods}) is not None
-    return rollout
-
-
-NEW = PodFacts(revision="new")
-
-
-def test_a_request_is_meant_for_the_canary_or_for_the_others() -> None:
-    """By its session: each goes to the same side again."""
-    fleet = single_engine_fleet(eligible_pod("a"), eligible_pod("b"), eligible_pod("c", facts=NEW))
-    rollout = on_trial(fleet, 0.5)
-    sides = [excluded_pods(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
-    assert set(sides) == {frozenset({"http://c"}), frozenset({"http://a", "http://b"})}
-    assert sides == [excluded_pods(fleet, rollout, ask(session=str(number)), frozenset()) for number in range(100)]
-
-
-def test_no_request_is_rejected_for_a_canarys_sake() -> None:
-    """Where those it is meant for have failed, or only prefill, all others serve it as if there were no canary."""
-    fleet = single_engine_fleet(eligible_pod("a"), eligible_pod("c", facts=NEW))
-    rollout = on_trial(fleet, 0.01)
-    sides = {excluded_pods(fleet, rollout, ask(session=str(number)), frozenset({"http://a"})) for number in range(100)}
-    assert sides == {frozenset()}
-    prefiller = replace(NEW, kv_connector="NixlConnector")
-    pairs = single_engine_fleet(
-        eligible_pod("a"), eligible_pod("c", facts=prefiller), roles=(Role.EITHER, Role.PREFILL)
-    )
-    rollout = on_trial(pairs, 0.99)
-    sides = {excluded_pods(pairs, rollout, ask(session=str(number)), frozenset()) for number in range(100)}
-    assert sides == {frozenset(), frozenset({"http://c"})}
-
-
-def test_the_router_keeps_a_canary_to_its_share() -> None:
-    """Who is not meant is not chosen, however idle."""
-    router = router_of(2)
-    known = router.fleet.pod("http://1")
-    assert known
-    router.put_pod(replace(known, facts=NEW))
-    router.rollout = on_trial(router.fleet, 0.01)
-    chosen = [place(router, ask(texts_apart(number), session="s")).engine.pod for number in range(9)]
-    assert set(chosen) == {"http://0"}

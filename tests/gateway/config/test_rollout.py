@@ -8,7 +8,8 @@ import pytest
 
 from gateway.config.loading import check_file, load_settings
 from gateway.config.settings import read_settings
-from routing.canary import CanaryTerms
+from routing.canary.change import CanaryKind
+from routing.canary.verdict import CanaryTerms
 from routing.pairing.roles import RoleTerms
 from tenancy.document import InvalidDocument
 
@@ -22,37 +23,31 @@ def test_roles_are_off_unless_requested() -> None:
     assert found == RoleTerms(ttft_s=3.0, min_decode_engines=2)
 
 
-def test_canaries_stand_in_their_order() -> None:
-    """By pool, by revision."""
-    settings, _ = read_settings("canaries: [{name: a, revision: v2}, {name: b, pool: fast, traffic_share: 0.1}]", {})
-    assert settings.canaries == (CanaryTerms("a", revision="v2"), CanaryTerms("b", pool="fast", traffic_share=0.1))
+def test_a_canary_is_read(tmp_path: Path) -> None:
+    """By pool or revision; the file of verdicts stands beside it."""
+    settings, root = read_settings("canaries: [{name: b, pool: fast, traffic_share: 0.1, kind: configuration}]", {})
+    assert not root.errors
+    assert settings.canaries == (CanaryTerms("b", pool="fast", traffic_share=0.1, kind=CanaryKind.CONFIGURATION),)
+    more = "{name: a, revision: v2, lower_precision: true, pairs_with_revision: v1, judge_model: big}"
+    settings, root = read_settings(f"canaries: [{more}]\ncanary_state_file: {tmp_path / 'canary.json'}", {})
+    assert not root.errors
+    terms = CanaryTerms("a", revision="v2", lower_precision=True, pairs_with_revision="v1", judge_model="big")
+    assert settings.canaries == (terms,)
+    assert settings.canary_state_file == tmp_path / "canary.json"
 
 
-SPLIT = """
-canaries: [{name: plain, revision: v1}, {name: new, revision: v2}]
-discovery:
-  static:
-    pods:
-      - {url: "http://127.0.0.1:1", revision: v1}
-      - {url: "http://127.0.0.1:2", revision: v2, role: prefill}
-      - {url: "http://127.0.0.1:3", revision: v2, kv_connector: NixlConnector, kv_role: kv_consumer}
-"""
-
-
-def test_a_canary_of_split_pods_is_rejected(tmp_path: Path) -> None:
-    """At the check and at the start, each pod by its URL and its role; a canary of whole pods is none of it."""
+def test_a_second_canary_is_refused(tmp_path: Path) -> None:
+    """At the check and at the start, with both names and the way out."""
     config = tmp_path / "hearth.yaml"
-    config.write_text(SPLIT)
-    with pytest.raises(InvalidDocument) as caught:
-        check_file(config, {})
-    with pytest.raises(InvalidDocument) as at_start:
-        load_settings({}, {}, config)
-    faults = [str(fault) for fault in caught.value.errors]
-    assert faults == [str(fault) for fault in at_start.value.errors]
-    assert faults == [
-        f"canaries[1]: `new`: {url} has role `{role}`; pods on trial must serve whole requests (role `either`)"
-        for url, role in (("http://127.0.0.1:2", "prefill"), ("http://127.0.0.1:3", "decode"))
-    ]
+    config.write_text("canaries: [{name: a, revision: v2}, {name: b, pool: fast}]")
+    fault = (
+        "canaries[1]: `b`: a second canary is refused while `a` is configured: one change at a time; remove that one "
+        "when it has ended"
+    )
+    for read in (lambda: check_file(config, {}), lambda: load_settings({}, {}, config)):
+        with pytest.raises(InvalidDocument) as caught:
+            read()
+        assert [str(found).endswith(fault) for found in caught.value.errors] == [True]
 
 
 @pytest.mark.parametrize(
@@ -63,10 +58,18 @@ def test_a_canary_of_split_pods_is_rejected(tmp_path: Path) -> None:
         ("roles: {ttft: 3}", "roles.ttft: unknown key (did you mean `ttft_s`?)"),
         ("roles: {min_improvement: 2}", "roles: min_improvement: must be between 0 and 1"),
         ("canaries: [{name: a}]", "canaries[0]: pool: name the pool or the revision on trial"),
+        (
+            "canaries: [{name: a, pool: p, false_rollback_rate: 0.1}]",
+            "canaries[0].false_rollback_rate: renamed to `false_revert_rate`",
+        ),
+        (
+            "canaries: [{name: a, pool: p, kind: config}]",
+            "canaries[0].kind: `config` is none of release, configuration (did you mean `configuration`?)",
+        ),
         ("canaries: [{name: a, pool: p, max_duration_s: 0}]", "canaries[0]: max_duration_s: must be above 0"),
         (
             "canaries: [{name: a, pool: p, traffic_share: 2}]",
-            "canaries[0]: traffic_share, false_rollback_rate: must be between 0 and 1",
+            "canaries[0]: traffic_share, false_revert_rate: must be between 0 and 1",
         ),
     ],
 )

@@ -12,6 +12,7 @@ from diagnosis.finding import Diagnosis
 from gateway.diagnosis.draining import KEPT_S, KEY, MIN_LOOKS, QUIET_S, FindingDrains
 from gateway.roles import lease, redis_lease
 from gateway.roles.redis_lease import RedisRoleLease
+from gateway.runtime import redis_link
 from gateway.runtime.redis_location import parse_redis_url
 from tests.gateway.diagnosis.test_finding_drains import FIRST, a_finding, a_pod
 from tests.gateway.kv_index.exchange import until
@@ -36,7 +37,7 @@ class Gateway:
 
 async def test_a_gateway_follows_what_another_has_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one too, which has not looked often enough to decide; without Redis the drain ends."""
-    monkeypatch.setattr(redis_lease, "TIMEOUT_S", 60.0)
+    monkeypatch.setattr(redis_link, "TIMEOUT_S", 60.0)
     for module in (lease, redis_lease):
         monkeypatch.setattr(module, "LEASE_S", 3600.0)
     async with redis_server(tmp_path) as redis:

@@ -13,6 +13,7 @@ from gateway.roles import lease, redis_lease
 from gateway.roles.balancer import RoleAssigner
 from gateway.roles.controller import RoleController
 from gateway.roles.redis_lease import KEY, RedisRoleLease
+from gateway.runtime import redis_link
 from gateway.runtime.redis_location import parse_redis_url
 from routing.decision.router import Router
 from routing.facts import Role
@@ -24,7 +25,7 @@ from tests.gateway.roles.test_balancer import TERMS, roles_of, router_of
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Redis is waited for, and no lease runs out by itself, however slow this machine is."""
-    monkeypatch.setattr(redis_lease, "TIMEOUT_S", 60.0)
+    monkeypatch.setattr(redis_link, "TIMEOUT_S", 60.0)
     for module in (lease, redis_lease):
         monkeypatch.setattr(module, "LEASE_S", 3600.0)
 

@@ -1,4 +1,4 @@
-"""Soft roles and canaries as their users run them: `hearth serve` in front of simulated pods over HTTP."""
+"""Soft roles as their users run them: `hearth serve` in front of simulated pods over HTTP."""
 
 from __future__ import annotations
 
@@ -12,16 +12,12 @@ import aiohttp
 import pytest
 import yaml
 
-from simulator.profile import Profile
 from simulator.transfer.wiring import KvRole, Wiring
 from tests.gateway.running import Running, serving
 from tests.simulator.asking import LONG, chat, running
 
 CHAT = "/v1/chat/completions"
 ASKED = chat(LONG, max_tokens=24, ignore_eos=True)
-
-SLUGGISH = Profile(step_base_s=0.3, block_size=16, kv_capacity_tokens=16_000)
-"""A third of a second a token: far beyond what a busy machine makes of a quick pod."""
 
 
 @pytest.fixture
@@ -67,40 +63,3 @@ async def test_workers_keep_the_same_roles_without_redis(client: aiohttp.ClientS
                 prefillers[receipt["worker"]] = attempt.get("prefill_engine")
         (prefiller,) = set(prefillers.values())
         assert prefiller in {pod.url for pod in pods}
-
-
-async def test_a_slow_canary_is_rolled_back(client: aiohttp.ClientSession, tmp_path: Path) -> None:
-    """By itself, while requests come; after that nobody is sent to it."""
-    async with AsyncExitStack() as stack:
-        standing, _ = await stack.enter_async_context(running())
-        canary, _ = await stack.enter_async_context(running(profile=SLUGGISH))
-        reported = [{"url": standing.url, "revision": "v1"}, {"url": canary.url, "revision": "v2"}]
-        words = {
-            "name": "new",
-            "revision": "v2",
-            "traffic_share": 0.5,
-            "false_rollback_rate": 0.2,
-            "min_comparisons": 200,
-        }
-        gateway = await stack.enter_async_context(serving("--config", write(tmp_path, reported, canaries=[words])))
-        await gateway.until("canary_started")
-        rolled_back = asyncio.create_task(gateway.until("canary_rolled_back"))
-        try:
-            await asyncio.gather(*(_load(client, gateway, rolled_back, number) for number in range(4)))
-        finally:
-            rolled_back.cancel()
-        assert (await rolled_back)["canary"] == "new"
-        for number in range(8):
-            _, receipt = await ask(client, gateway, chat(f"after {number}", max_tokens=2, ignore_eos=True))
-            assert [attempt["engine"] for attempt in receipt["attempts"]] == [standing.url]
-
-
-async def _load(client: aiohttp.ClientSession, gateway: Running, until: asyncio.Task[Any], number: int) -> None:
-    """One after the other, streamed, so that first tokens are seen."""
-    requested = 0
-    while not until.done():
-        requested += 1
-        body = chat(f"{number}-{requested}", max_tokens=3, ignore_eos=True, stream=True)
-        async with client.post(gateway.at("traffic", CHAT), json=body) as answer:
-            assert answer.status == 200, await answer.text()
-            await answer.read()

@@ -7,7 +7,7 @@ import pytest
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
 from routing.pairing.links import Link
-from routing.pairing.partners import Partners, UnpairedReason, find_partners, unpaired
+from routing.pairing.partners import Partners, UnpairedReason, decoding_pods, find_partners, unpaired
 from tests.routing.pairing.test_pairing import MODEL, NIXL, put, split_fleet
 
 
@@ -79,6 +79,17 @@ def fleet_of(prefill: PodFacts, *others: PodFacts) -> Router:
 def test_each_reason(prefill: PodFacts, others: list[PodFacts], why: UnpairedReason | None) -> None:
     """Of one prefill pod beside others; pods that answer themselves are never reported."""
     assert unpaired(fleet_of(prefill, *others).fleet).get("http://p") == why
+
+
+def test_a_revision_with_the_same_weights_pairs() -> None:
+    """Where the fleet knows that its pods hold the weights of the other; decode pods are found the same way."""
+    router = fleet_of(PREFILL, replace(DECODE, revision="v1"), replace(DECODE, revision="v2"))
+    assert decoding_pods(router.fleet) == frozenset()
+    router = fleet_of(replace(PREFILL, revision="v2"), replace(DECODE, revision="v1"), replace(DECODE, revision="v3"))
+    assert unpaired(router.fleet) == {"http://p": UnpairedReason.NO_PARTNER}
+    router.fleet.revision_aliases = {"v2": "v1"}
+    assert unpaired(router.fleet) == {}
+    assert decoding_pods(router.fleet) == {"http://o0"}
 
 
 def test_pods_of_other_models_are_no_partners() -> None:

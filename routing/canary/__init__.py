@@ -1,0 +1,1 @@
+"""Pods on trial: their share of requests, how they are compared with the standing pods, and the verdict."""

@@ -1,0 +1,308 @@
+"""The verdict on a canary: the terms of its trial, what all gateways keep of it, and what follows from the evidence.
+
+`advance` takes the kept state and what one gateway has seen since, and returns the new state: the same function for
+every worker and gateway, whatever the order. A verdict that is reached is never left. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from math import inf
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from routing.canary.change import CanaryKind
+from routing.canary.evidence import NO_EVIDENCE, DifferenceEvidence, Interval, RatioEvidence, TrialEvidence
+
+TESTS = 4
+"""Times to first token, times per token, errors and quality: each may err with its part of the stated probability."""
+
+ABANDONED_S = 60.0
+"""A trial that no gateway has renewed for this long is no longer configured anywhere: another may start."""
+
+MAX_ENDED = 64
+"""Verdicts that are kept of earlier trials."""
+
+
+class Verdict(StrEnum):
+    """What is to become of a canary."""
+
+    HOLD = "hold"
+    """Undecided: it keeps its share."""
+    PROMOTE = "promote"
+    """Its pods serve like all others."""
+    REVERT = "revert"
+    """Its pods serve no requests."""
+
+
+class VerdictReason(StrEnum):
+    """Why a verdict is what it is, or a trial has not begun."""
+
+    NO_POD = "no_pod"
+    STATE_UNREAD = "state_unread"
+    ANOTHER_CANARY = "another_canary"
+    MANY_OPTIONS = "many_options"
+    OTHER_OPTION = "other_option"
+    NO_OPTION = "no_option"
+    OPTIONS_UNKNOWN = "options_unknown"
+    NO_PARTNER = "no_partner"
+    COLLECTING = "collecting"
+    QUALITY_MISSING = "quality_missing"
+    QUALITY_UNDECIDED = "quality_undecided"
+    AS_GOOD = "as_good"
+    TTFT_WORSE = "ttft_worse"
+    TPOT_WORSE = "tpot_worse"
+    ERRORS_WORSE = "errors_worse"
+    QUALITY_WORSE = "quality_worse"
+    MAX_DURATION = "max_duration"
+
+
+REASON_TEXTS = {
+    VerdictReason.NO_POD: "No pod of it is ready.",
+    VerdictReason.STATE_UNREAD: "The verdict that all gateways share has not been read; it serves nothing until then.",
+    VerdictReason.ANOTHER_CANARY: "Another canary runs; it serves nothing until that one has ended or is removed.",
+    VerdictReason.MANY_OPTIONS: "A canary of configuration changes one scheduler parameter; its pods change several.",
+    VerdictReason.OTHER_OPTION: "The option that its pods change is no scheduler parameter.",
+    VerdictReason.NO_OPTION: "Its pods were started like the standing ones: nothing is on trial.",
+    VerdictReason.OPTIONS_UNKNOWN: "How its pods, or the standing ones, were started is not known.",
+    VerdictReason.NO_PARTNER: "Its pods prefill or decode for others, and can pair with no standing pod.",
+    VerdictReason.COLLECTING: "Too few comparisons yet.",
+    VerdictReason.QUALITY_MISSING: "It has lower precision, and its answers have not been compared.",
+    VerdictReason.QUALITY_UNDECIDED: "It has lower precision, and too few answers have been compared.",
+    VerdictReason.AS_GOOD: "Times, errors and, where it had to be compared, quality are within their limits.",
+    VerdictReason.TTFT_WORSE: "Its first tokens come later than the limit allows.",
+    VerdictReason.TPOT_WORSE: "Its tokens take longer than the limit allows.",
+    VerdictReason.ERRORS_WORSE: "Its pods fail more requests than the limit allows.",
+    VerdictReason.QUALITY_WORSE: "Its answers are worse than the limit allows.",
+    VerdictReason.MAX_DURATION: "Undecided for as long as a trial may take.",
+}
+"""For operators, by reason."""
+
+FIXES = {
+    VerdictReason.STATE_UNREAD: "see redis.url or canary_state_file; a gateway that has read it once goes on without",
+    VerdictReason.MANY_OPTIONS: "change one option at a time, or set kind: release",
+    VerdictReason.OTHER_OPTION: "change a scheduler parameter, or set kind: release",
+    VerdictReason.NO_OPTION: "start its pods with the option that is to be tried",
+    VerdictReason.OPTIONS_UNKNOWN: "run `hearth agent` beside its pods and the standing ones, or set kind: release",
+    VerdictReason.NO_PARTNER: "set pairs_with_revision if its pods hold the same weights; else see docs/pairs.md",
+    VerdictReason.QUALITY_MISSING: "let a tenant opt in (canary_compare in the policy), or remove the canary",
+    VerdictReason.QUALITY_UNDECIDED: "wait, raise quality_share, or set judge_model",
+}
+"""What to do about those that last until something is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryTerms:
+    """`pool` or `revision` names its pods; both, those that are both. Ratios are of the standing pods' times."""
+
+    name: str
+    pool: str | None = None
+    revision: str | None = None
+    kind: CanaryKind | None = None
+    """None: as its pods' options and builds have it."""
+    traffic_share: float = 0.05
+    """Of the requests that it could serve."""
+    max_ttft_ratio: float = 1.1
+    max_tpot_ratio: float = 1.1
+    """A median ratio up to this is not a regression."""
+    max_error_increase: float = 0.02
+    """By which the share of failed attempts may be higher."""
+    max_quality_loss: float = 0.02
+    """By which the share of worse answers may exceed that of better ones."""
+    false_revert_rate: float = 0.05
+    """The probability that a canary within all limits is reverted, over its whole trial."""
+    min_comparisons: int = 200
+    """Comparisons before it is promoted; it is reverted as soon as the evidence is there."""
+    max_duration_s: float = 86_400.0
+    """A trial that is undecided after this time is reverted."""
+    pairs_with_revision: str | None = None
+    """Revision whose weights its pods hold too: they exchange KV with pods of that revision."""
+    lower_precision: bool | None = None
+    """Whether answers have to be compared; None: where options show a lower precision."""
+    quality_share: float = 0.02
+    """Of the requests of tenants that have opted in, those whose answers are compared."""
+    quality_tokens_per_hour: float = 1_000_000.0
+    """Tokens that comparisons may take, of each gateway process."""
+    judge_model: str | None = None
+    """Compares answers; None: they are compared as text."""
+
+    def __post_init__(self) -> None:
+        if not self.pool and not self.revision:
+            raise ValueError("pool: name the pool or the revision on trial")
+        if not 0 < self.traffic_share < 1 or not 0 < self.false_revert_rate < 1:
+            raise ValueError("traffic_share, false_revert_rate: must be between 0 and 1")
+        if min(self.max_ttft_ratio, self.max_tpot_ratio) < 1 or self.min_comparisons < 1:
+            raise ValueError("max_ttft_ratio, max_tpot_ratio, min_comparisons: must be >= 1")
+        if not 0 < self.max_error_increase < 1 or not 0 < self.max_quality_loss < 1:
+            raise ValueError("max_error_increase, max_quality_loss: must be between 0 and 1")
+        if not 0 <= self.quality_share <= 1 or not 0 <= self.quality_tokens_per_hour < inf:
+            raise ValueError("quality_share: must be from 0 to 1; quality_tokens_per_hour: must be >= 0")
+        if not 0 < self.max_duration_s < inf:
+            raise ValueError("max_duration_s: must be above 0")
+        if self.pairs_with_revision is not None and self.revision is None:
+            raise ValueError("pairs_with_revision: needs the canary's own revision")
+
+    @property
+    def identity(self) -> str:
+        """Return what a kept verdict belongs to: another name, pool or revision is another canary."""
+        return "|".join((self.name, self.pool or "", self.revision or ""))
+
+    @property
+    def bar(self) -> float:
+        """Return the wealth at which a test decides."""
+        return TESTS / self.false_revert_rate
+
+    def includes(self, pool: str | None, revision: str | None) -> bool:
+        """Return whether a pod of this pool and revision is on trial."""
+        return (self.pool is None or self.pool == pool) and (self.revision is None or self.revision == revision)
+
+
+class Trial(Struct, frozen=True, omit_defaults=True):
+    """A trial, running or ended."""
+
+    name: str
+    evidence: TrialEvidence = NO_EVIDENCE
+    needs_quality: bool = False
+    """Whether a gateway has seen, or was told, that precision is lower."""
+    active_s: float = 0.0
+    """For how long gateways have run it."""
+    renewed_s: float = 0.0
+    """Unix time at which a gateway that has it configured last took part."""
+    verdict: Verdict = Verdict.HOLD
+    reason: VerdictReason = VerdictReason.COLLECTING
+
+
+class CanaryState(Struct, frozen=True, omit_defaults=True):
+    """What all gateways keep: the trial that runs, and the verdicts of earlier ones."""
+
+    running: str | None = None
+    """Identity of the canary on trial; None where none is."""
+    trial: Trial | None = None
+    """Its trial."""
+    ended: dict[str, Trial] = {}
+    """By identity, the oldest first."""
+
+    def of(self, identity: str) -> Trial | None:
+        """Return the trial of a canary; None where it has none."""
+        return self.ended.get(identity) or (self.trial if self.running == identity else None)
+
+
+NO_STATE = CanaryState()
+
+
+@dataclass(frozen=True, slots=True)
+class TrialStep:
+    """What one gateway adds to a trial."""
+
+    evidence: TrialEvidence = NO_EVIDENCE
+    may_start: bool = True
+    """Whether its pods are there and may be on trial."""
+    needs_quality: bool = False
+
+
+def advance(state: CanaryState, terms: CanaryTerms, step: TrialStep, now_s: float) -> CanaryState:
+    """Return the state after a step of one gateway. `now_s`: Unix time.
+
+    The same object where nothing has to be kept: the canary has ended, another one runs, or it may not start.
+    """
+    identity = terms.identity
+    if identity in state.ended or is_refused(state, terms, now_s):
+        return state
+    trial = state.of(identity)
+    if trial is None:
+        if not step.may_start:
+            return state
+        trial = Trial(terms.name, renewed_s=now_s)
+    trial = replace(
+        trial,
+        evidence=trial.evidence + step.evidence,
+        needs_quality=trial.needs_quality or step.needs_quality,
+        active_s=trial.active_s + min(max(0.0, now_s - trial.renewed_s), ABANDONED_S),
+        renewed_s=max(now_s, trial.renewed_s),
+    )
+    verdict, reason = judge(terms, trial)
+    trial = replace(trial, verdict=verdict, reason=reason)
+    if verdict is Verdict.HOLD:
+        return replace(state, running=identity, trial=trial)
+    ended = dict(list(state.ended.items())[-(MAX_ENDED - 1) :]) | {identity: trial}
+    return CanaryState(ended=ended)
+
+
+def is_refused(state: CanaryState, terms: CanaryTerms, now_s: float) -> bool:
+    """Return whether another canary runs, so that this one may not start."""
+    other = state.trial
+    return other is not None and state.running != terms.identity and now_s - other.renewed_s <= ABANDONED_S
+
+
+def merged(one: CanaryState, other: CanaryState) -> CanaryState:
+    """Return a state with the verdicts of both: where one of them was lost, the other holds. `one` wins else."""
+    ended = other.ended | one.ended
+    running, trial = (one.running, one.trial) if one.trial is not None else (other.running, other.trial)
+    if running in ended:
+        running, trial = None, None
+    return CanaryState(running, trial, ended)
+
+
+def judge(terms: CanaryTerms, trial: Trial) -> tuple[Verdict, VerdictReason]:
+    """Return the verdict that follows from the evidence, and why.
+
+    One kind of comparison is enough to revert; to promote, all must be shown to be within their limits.
+    """
+    found, bar = trial.evidence, terms.bar
+    limits = _limits(terms, found)
+    for reason, evidence, limit in limits:
+        if evidence.above(limit) >= bar:
+            return Verdict.REVERT, reason
+    # Models that do not generate have no times per token.
+    wanted = [
+        evidence.below(limit) >= bar
+        for reason, evidence, limit in limits
+        if reason is not VerdictReason.QUALITY_WORSE and (reason is not VerdictReason.TPOT_WORSE or evidence.total)
+    ]
+    if all(wanted) and found.ttft.total >= terms.min_comparisons:
+        if not trial.needs_quality or found.quality.below(terms.max_quality_loss) >= bar:
+            return Verdict.PROMOTE, VerdictReason.AS_GOOD
+        # Nothing speaks against it, and nothing that is measured can speak for it: it keeps its share.
+        return Verdict.HOLD, (VerdictReason.QUALITY_UNDECIDED if found.quality.total else VerdictReason.QUALITY_MISSING)
+    if trial.active_s >= terms.max_duration_s:
+        return Verdict.REVERT, VerdictReason.MAX_DURATION
+    return Verdict.HOLD, VerdictReason.COLLECTING
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonSummary:
+    """One kind of comparison, for operators."""
+
+    kind: str
+    comparisons: int
+    interval: Interval
+    """Of the median ratio, or of the difference of shares."""
+    limit: float
+    e_value: float
+    """Evidence that it is worse: at `CanaryTerms.bar` it is reverted."""
+
+    def __str__(self) -> str:
+        """Return it as one phrase."""
+        lower, upper = ("?" if bound is None else f"{bound:.3f}" for bound in self.interval)
+        return f"{self.kind} {lower} to {upper} (limit {self.limit:g}, {self.comparisons} comparisons)"
+
+
+def summaries(terms: CanaryTerms, evidence: TrialEvidence) -> Iterator[ComparisonSummary]:
+    """Yield each kind of comparison with its interval, whose error is at most a test's on each side."""
+    for reason, found, limit in _limits(terms, evidence):
+        kind = reason.value.removesuffix("_worse")
+        yield ComparisonSummary(kind, found.total, found.interval(terms.bar), limit, found.above(limit))
+
+
+def _limits(
+    terms: CanaryTerms, evidence: TrialEvidence
+) -> tuple[tuple[VerdictReason, RatioEvidence | DifferenceEvidence, float], ...]:
+    return (
+        (VerdictReason.TTFT_WORSE, evidence.ttft, terms.max_ttft_ratio),
+        (VerdictReason.TPOT_WORSE, evidence.tpot, terms.max_tpot_ratio),
+        (VerdictReason.ERRORS_WORSE, evidence.errors, terms.max_error_increase),
+        (VerdictReason.QUALITY_WORSE, evidence.quality, terms.max_quality_loss),
+    )
