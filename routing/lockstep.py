@@ -14,6 +14,7 @@ from math import ceil
 
 from msgspec import Struct
 
+
 class _GroupLoad(Struct, frozen=True, gc=False):
     total: float
     busiest: float

@@ -190,11 +190,7 @@ def _pair_columns(
     ours: dict[str, Sequence[object]] = {
         name: getattr(decode, name) for name in ("engines", "running", "kv_tokens", "kv_capacity", *DECODE_COLUMNS)
     }
-    unpaired = {
-        name: getattr(decode, name)
-        for name in (*OPTIONAL_COLUMNS, *GROUP_COLUMNS)
-        if getattr(decode, name)
-    }
+    unpaired = {name: getattr(decode, name) for name in (*OPTIONAL_COLUMNS, *GROUP_COLUMNS) if getattr(decode, name)}
     return {**ours, **theirs, **unpaired, "prefill_overhead_s": took}
 
 

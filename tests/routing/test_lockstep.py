@@ -92,7 +92,7 @@ def test_groups_follow_pods() -> None:
 
 
 def test_the_prediction_counts_the_step_of_another_rank() -> None:
-    """A short prompt beside a long one is predicted to wait for its steps, and its stream to run at the group's pace."""
+    """A short prompt beside a long one waits for its steps, and its stream runs at its group's pace."""
     router = router_of_groups(ep=True)
     router.place(ask_pod("a", b"x" * 400_000), avoid=frozenset(), now_s=0.0, draw=0.0)
     beside = router.estimate(ask_pod("b", b"short"), avoid=frozenset(), now_s=0.0)
