@@ -115,6 +115,10 @@ class Candidates(Struct, gc=False):
         """Prefill work queued before this request, in tokens."""
         return [ahead / pace for ahead, pace in zip(self.ahead_s, self.seconds_per_token, strict=True)]
 
+    def ttft_s(self, at: int) -> float:
+        """Return the seconds to the first token of the candidate in a position."""
+        return self.prefill_overhead_s[at] + self.ahead_s[at] + self.own_s[at]
+
 
 @runtime_checkable
 class Scorer(Protocol):
@@ -276,7 +280,7 @@ def predict(candidates: Candidates, at: int) -> Prediction:
     return Prediction(
         prompt_tokens=candidates.prompt_tokens,
         cached_tokens=candidates.warm_tokens[at],
-        ttft_s=candidates.prefill_overhead_s[at] + ahead_s + own_s,
+        ttft_s=candidates.ttft_s(at),
         work_tokens=candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at],
         running=candidates.running[at],
         is_alone=ahead_s <= ALONE_SHARE * own_s,
@@ -306,7 +310,7 @@ def estimate(columns: Candidates, scored: ScoreTable, at: int) -> PlacementEstim
     return PlacementEstimate(
         engine=columns.engines[at],
         prefill=columns.prefillers[at] if columns.prefillers else None,
-        ttft_s=columns.prefill_overhead_s[at] + columns.ahead_s[at] + columns.own_s[at],
+        ttft_s=columns.ttft_s(at),
         own_prefill_s=columns.own_s[at],
         tpot_s=columns.step_base_s[at] + columns.step_per_sequence_s[at] * (columns.running[at] + 1),
         prompt_tokens=columns.prompt_tokens,

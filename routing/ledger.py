@@ -374,6 +374,14 @@ class Ledger:
         stalls_s = [given_s[slot] - before_s[slot] / running[slot] if running[slot] else 0.0 for slot in slots]
         return [max(0.0, stall_s) for stall_s in stalls_s]
 
+    def stalled_since(self, charge: Charge, now_s: float) -> float:
+        """Return the seconds by which prefill has stalled a sequence since it was charged: what its engine was given
+        since, but for what still waits there.
+        """
+        slot = charge.slot
+        waiting_s = self.queued_s(lambda column: column[slot : slot + 1], now_s)[0]
+        return max(0.0, self.total_prefill_s[slot] - charge.before_s - waiting_s)
+
     def _note_stall(self, slot: int) -> None:
         running = self.running[slot]
         if running and self.total_prefill_s[slot] - self._before_s[slot] / running > NOTICED_STALL_S:

@@ -49,6 +49,7 @@ from gateway.runtime.tls import server_context
 from gateway.server.http_server import HttpServer
 from routing.canary import Rollout
 from routing.decision.router import Router
+from routing.pairing.roles import RoleGate
 from routing.prefix_index import PrefixIndex
 from tenancy.policy import Policy
 
@@ -120,7 +121,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
         settings.routing.scorers,
         index=PrefixIndex(max_blocks_per_engine=settings.routing.max_blocks_per_engine),
         rollout=Rollout(settings.canaries) if settings.canaries else None,
-        keeps_roles=settings.roles is not None,
+        default_gate=RoleGate(settings.roles) if settings.roles else None,
         report=report_exception,
     )
     has_admin = settings.admin_listen is not None  # Without it no receipts and no totals of the page are kept.
