@@ -124,6 +124,11 @@ class Candidates(Struct, gc=False):
         """Prefill work queued before this request, in tokens."""
         return [ahead / pace for ahead, pace in zip(self.ahead_s, self.seconds_per_token, strict=True)]
 
+    def ttft_s(self, at: int) -> float:
+        """Return the seconds to the first token of the candidate in a position."""
+        ahead_s = self.ahead_s[at] + (self.lockstep_s[at] if self.lockstep_s else 0.0)
+        return self.prefill_overhead_s[at] + ahead_s + self.own_s[at]
+
 
 @runtime_checkable
 class Scorer(Protocol):
@@ -299,7 +304,7 @@ def predict(candidates: Candidates, at: int) -> Prediction:
     return Prediction(
         prompt_tokens=candidates.prompt_tokens,
         cached_tokens=candidates.warm_tokens[at],
-        ttft_s=candidates.prefill_overhead_s[at] + ahead_s + own_s,
+        ttft_s=candidates.ttft_s(at),
         work_tokens=candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at],
         running=(candidates.in_step or candidates.running)[at],
         is_alone=ahead_s <= ALONE_SHARE * own_s,
@@ -326,12 +331,11 @@ class PlacementEstimate(Struct, frozen=True, gc=False):
 
 def estimate(columns: Candidates, scored: ScoreTable, at: int) -> PlacementEstimate:
     """Estimate a placement on the candidate in a position."""
-    lockstep_s = columns.lockstep_s[at] if columns.lockstep_s else 0.0
     running = (columns.in_step or columns.running)[at]
     return PlacementEstimate(
         engine=columns.engines[at],
         prefill=columns.prefillers[at] if columns.prefillers else None,
-        ttft_s=columns.prefill_overhead_s[at] + columns.ahead_s[at] + lockstep_s + columns.own_s[at],
+        ttft_s=columns.ttft_s(at),
         own_prefill_s=columns.own_s[at],
         tpot_s=columns.step_base_s[at] + columns.step_per_sequence_s[at] * (running + 1),
         prompt_tokens=columns.prompt_tokens,

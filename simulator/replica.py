@@ -20,6 +20,7 @@ from gateway.roles.balancer import INTERVAL_S, RoleAssigner
 from routing.decision.router import Router
 from routing.facts import Role
 from routing.ledger import ExternalLoad
+from routing.pairing.roles import RoleGate
 from routing.pods import EngineShape, Pod, PodState
 from routing.precise.lookup_notifier import LookupNotifier
 from routing.rejection import RequestRejected
@@ -51,6 +52,11 @@ SCRAPE_S = 5.0
 def _plain_room(router: Router, clock: Callable[[], float], draw: Callable[[], float]) -> AdmissionQueue:
     """An admission queue without waiting."""
     return AdmissionQueue(router, clock=clock, draw=draw)
+
+
+def _gate_of(split: Split | None) -> RoleGate | None:
+    """Return what keeps roles apart: fixed ones wholly, soft ones as far as they keep their objectives."""
+    return RoleGate(split.terms if split.is_soft else None) if split is not None and split.is_forced else None
 
 
 class Made(Protocol):
@@ -95,7 +101,7 @@ class Replica:
         self.board = Board()
         self.router = Router(
             scorers_of(made.routing, self.board, made.profile, draws),
-            keeps_roles=made.split is not None and made.split.is_forced,
+            default_gate=_gate_of(made.split),
             exact_sizes=True,
         )
         self._split = made.split

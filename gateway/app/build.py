@@ -47,6 +47,7 @@ from gateway.runtime.redis_location import parse_redis_url
 from gateway.runtime.tls import server_context
 from gateway.server.http_server import HttpServer
 from routing.decision.router import Router
+from routing.pairing.roles import RoleGate
 from routing.prefix_index import PrefixIndex
 from tenancy.policy import Policy
 
@@ -126,7 +127,7 @@ def _assemble(settings: Settings, host: HostProcess) -> Gateway:
     router = Router(
         settings.routing.scorers,
         index=PrefixIndex(max_blocks_per_engine=settings.routing.max_blocks_per_engine),
-        keeps_roles=settings.roles is not None,
+        default_gate=RoleGate(settings.roles) if settings.roles else None,
         report=report_exception,
     )
     has_admin = settings.admin_listen is not None  # Without it no receipts and no totals of the page are kept.

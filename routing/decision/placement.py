@@ -194,7 +194,8 @@ class Placement:
             tokens = usage.completion_tokens // self.request.sequences - 1
             state.costs.observe_decode(slot, running, tokens, decode_s)
             if self.prefill is not None:
-                state.decode_pace.observe(slot, running, tokens, decode_s)
+                stalled_s = state.ledger.stalled_since(self.charge, now_s)
+                state.decode_pace.observe(slot, running, tokens, decode_s, stalled_s=stalled_s)
         if state.observers is not None:
             settlement = Settlement(usage, bool(shows_hits), grown, response_id, running, decode_s)
             state.observers.settled(self.request, self.charge, settlement)

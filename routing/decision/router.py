@@ -41,7 +41,6 @@ from routing.lockstep import step_columns
 from routing.observers import Report, report_nowhere
 from routing.pairing.pairing import CandidatePairs, Pairing, ScoredOptions
 from routing.pairing.prefill_side import PrefillPlacement
-from routing.pairing.roles import PairsOnlyGate
 from routing.prefix_index import PrefixIndex, cached_and_work, last_block_of_prefix
 from routing.request import Request
 from routing.state import RoutingState
@@ -99,12 +98,12 @@ class Router(RoutingState):
         costs: CostModel | None = None,
         index: PrefixIndex | None = None,
         rollout: Rollout | None = None,
-        keeps_roles: bool = False,
+        default_gate: AdmissionGate | None = None,
         exact_sizes: bool = False,
         report: Report = report_nowhere,
     ) -> None:
-        """`rollout` restricts pods on trial to their share of requests; None without a canary. `keeps_roles`: engines
-        with role decode prefill nothing that another engine can, where no gate of admission decides that.
+        """`rollout` restricts pods on trial to their share of requests; None without a canary. `default_gate` decides
+        what engines may take where no gate of admission does; None: everything.
         """
         super().__init__(costs=costs, index=index, exact_sizes=exact_sizes, report=report)
         self.scorers = tuple(scorers)
@@ -118,7 +117,7 @@ class Router(RoutingState):
         self.replica_position = SINGLE_REPLICA
         """This replica's position among those that share its engines."""
         self.rollout = rollout
-        self._default_gate: AdmissionGate | None = PairsOnlyGate() if keeps_roles else None
+        self._default_gate = default_gate
         self.pairing = Pairing(self.fleet)
         self.transfers = self.pairing.transfers
 

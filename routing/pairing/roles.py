@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import exp
+from math import erf, exp, log, sqrt
 
 from routing.candidates import Candidates
 from routing.facts import Role
@@ -38,6 +38,9 @@ WAIT_SHARE = 0.9
 
 LEVELS = (0.7, 0.85, 1.0)
 """Shares of what is allowed from which on a third each counts as missed: a split is left before it misses all."""
+
+MAX_LATE = 0.5
+"""Streams that a prompt may make late on a decode engine, where its own first token would be late otherwise."""
 
 EQUAL = 0.01
 """Splits whose shares differ by less are equal: the nearest is taken."""
@@ -262,11 +265,50 @@ def decode_load(
     return max(running / bearable, kv_tokens / capacity if capacity > 0 else 0.0)
 
 
-class PairsOnlyGate:
-    """Opens to pairs, and to single engines if there are no pairs."""
+class RoleGate:
+    """Opens to pairs, to single engines if there are no pairs, and to decode engines for what pairs would do too late.
+
+    A burst that the prefill engines cannot compute in time goes to decode engines, where it makes fewer streams late
+    than the one first token that it saves.
+    """
 
     stream_objective: StreamObjective | None = None
 
+    def __init__(self, terms: RoleTerms | None = None) -> None:
+        """`terms`: what late means; None: decode engines compute nothing that a pair can."""
+        self._terms = terms
+
     def admits(self, candidates: Candidates, at: int) -> bool:
-        """Whether another engine prefills here, if any does anywhere."""
-        return not candidates.prefillers or candidates.prefillers[at] is not None
+        """Return whether the engine in a position, or its pair, may compute the prompt."""
+        if not candidates.prefillers or candidates.prefillers[at] is not None:
+            return True
+        terms = self._terms
+        if terms is None or candidates.engines[at].role is not Role.DECODE or not self._bears(candidates, at, terms):
+            return False
+        pairs = (place for place, prefiller in enumerate(candidates.prefillers) if prefiller is not None)
+        return min(map(candidates.ttft_s, pairs)) > WAIT_SHARE * terms.ttft_s
+
+    @staticmethod
+    def _bears(candidates: Candidates, at: int, terms: RoleTerms) -> bool:
+        """Return whether a decode engine computes the prompt in time, and its streams go on in time meanwhile."""
+        running, tokens = candidates.running[at], candidates.typical_answer_tokens
+        pace_s = candidates.step_base_s[at] + candidates.step_per_sequence_s[at] * (running + 1)
+        slack_s = tokens * (terms.tpot_s - pace_s)
+        if candidates.ttft_s(at) > terms.ttft_s:
+            return False
+        if running < 1 or slack_s <= 0:
+            return running < 1
+        stalled_s, spread = candidates.stalls_s[at] if candidates.stalls_s else 0.0, candidates.answer_spread
+        more_late = _late_share(stalled_s + candidates.own_s[at], slack_s, spread) - _late_share(
+            stalled_s, slack_s, spread
+        )
+        return running * more_late <= MAX_LATE
+
+
+def _late_share(stall_s: float, slack_s: float, spread: float) -> float:
+    """Return the share of an engine's streams that `stall_s` seconds make late, where an answer of median length is
+    `slack_s` ahead of its objective. Lengths are log-normal, and at any time the long ones run.
+    """
+    if stall_s <= 0:
+        return 0.0
+    return 0.5 * (1.0 + erf((log(stall_s / slack_s) / spread - spread) / sqrt(2.0)))

@@ -17,6 +17,7 @@ from routing.eligible import PairingFallback
 from routing.facts import PodFacts, Role
 from routing.kv_bytes import DEFAULT_KV_BYTES
 from routing.pairing.links import BYTES_PER_S, FIXED_S, Link
+from routing.pairing.roles import RoleGate, RoleTerms
 from routing.pods import EngineShape, Pod, PodState
 from routing.request import Api, Request, Usage
 from scorers.registry import routings
@@ -80,9 +81,9 @@ MODEL = "m"
 NIXL = PodFacts(kv_connector="NixlConnector", block_size=16)
 
 
-def split_fleet(prefill: int = 2, decode: int = 2, facts: PodFacts = NIXL, *, keeps_roles: bool = False) -> Router:
+def split_fleet(prefill: int = 2, decode: int = 2, facts: PodFacts = NIXL, *, gate: RoleGate | None = None) -> Router:
     """So many pods that prefill, and so many that decode."""
-    router = Router(routings()["warm"], keeps_roles=keeps_roles, exact_sizes=True)
+    router = Router(routings()["warm"], default_gate=gate, exact_sizes=True)
     roles = [Role.PREFILL] * prefill + [Role.DECODE] * decode
     for number, role in enumerate(roles):
         put(router, f"http://{role.value[0]}{number}", replace(facts, role=role))
@@ -322,14 +323,28 @@ def test_a_receipt_shows_pairs_next_to_single_engines() -> None:
     assert abs(sum(shown[0].scores_s.values()) - shown[0].total_s) < 1e-3
 
 
-@pytest.mark.parametrize("keeps_roles", [False, True])
-def test_a_router_that_keeps_roles_prefills_nothing_on_decode_engines(*, keeps_roles: bool) -> None:
-    """Behind a long queue of prefill a decode engine would be sooner, and is chosen where roles are not kept."""
-    router = split_fleet(1, 1, keeps_roles=keeps_roles)
+@pytest.mark.parametrize(
+    ("gate", "queued_s", "sequences", "is_pair"),
+    [
+        (None, 60.0, 0, False),
+        (RoleGate(), 60.0, 0, True),
+        (RoleGate(RoleTerms()), 60.0, 0, False),
+        (RoleGate(RoleTerms(ttft_s=10.0)), 5.0, 0, True),
+        (RoleGate(RoleTerms()), 60.0, 8, True),
+    ],
+    ids=["no roles", "fixed roles", "pairs too late", "pairs in time", "streams bear no stall"],
+)
+def test_roles_that_are_kept(gate: RoleGate | None, queued_s: float, sequences: int, is_pair: bool) -> None:
+    """Behind a queue of prefill a decode engine would be sooner: it computes where the pair would be late, and its
+    streams bear that.
+    """
+    router = split_fleet(1, 1, gate=gate)
     engine = router.fleet.engine("http://p0")
     assert engine is not None
-    router.ledger.charge(engine.slot, prefill_tokens=400_000, prefill_s=60.0, kv_tokens=100, sequences=1, now_s=0.0)
-    assert (place(router, long()).prefill is not None) == keeps_roles
+    router.ledger.charge(engine.slot, prefill_tokens=400_000, prefill_s=queued_s, kv_tokens=9, sequences=1, now_s=0.0)
+    if sequences:
+        busy(router, "http://d1", sequences)
+    assert (place(router, long()).prefill is not None) == is_pair
 
 
 def test_transfers_under_way_queue_at_their_cards() -> None:

@@ -50,7 +50,7 @@ def test_what_the_engine_held_corrects_its_cached_tokens_alone() -> None:
 
 
 def test_an_answer_in_one_piece_lets_its_prefill_engine_go_at_once() -> None:
-    """As load: nobody will see the moment at which its KV has moved. A drained pod is not ended before the answer is."""
+    """As load: nobody will see the moment at which its KV has moved. A drained pod waits for the whole answer."""
     router = split_fleet(1, 1)
     busy(router, "http://d1", 60)
     placement = place(router, long(stream=False))

@@ -10,14 +10,16 @@ import pytest
 
 from routing.facts import Role
 from routing.pairing.roles import (
-    PairsOnlyGate,
     PoolEngine,
     RoleBalancer,
     RoleChange,
+    RoleGate,
     RoleTerms,
     decode_load,
     decode_need,
 )
+from routing.pods import Engine
+from tests.scorers.columns import candidates_of
 
 TERMS = RoleTerms(min_role_s=20.0, max_changes_per_minute_ratio=0.5)
 
@@ -221,8 +223,36 @@ def candidates(*prefillers: object) -> Any:
 
 def test_only_pairs_where_there_are_any() -> None:
     """Without a pair the single engines must do."""
-    gate = PairsOnlyGate()
+    gate = RoleGate()
     assert not gate.admits(candidates(None, "p"), 0)
     assert gate.admits(candidates(None, "p"), 1)
     assert gate.admits(candidates(), 0)
     assert gate.stream_objective is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "is_admitted"),
+    [
+        ({}, True),
+        ({"ahead_s": [0.0, 1.0]}, False),
+        ({"ahead_s": [3.0, 5.0]}, False),
+        ({"typical_answer_tokens": 4.0}, False),
+        ({"running": [20.0, 20.0], "own_s": [1.0, 1.0], "typical_answer_tokens": 60.0}, False),
+        ({"running": [40.0, 40.0]}, False),
+        ({"running": [0.0, 5.0], "typical_answer_tokens": 0.0}, True),
+        ({"engines": [Engine(0, "a", role=Role.PREFILL), Engine(1, "b", role=Role.DECODE)]}, False),
+    ],
+    ids=["late", "in time", "late here too", "short", "many", "slow", "idle", "prefill engine"],
+)
+def test_what_pairs_would_do_too_late_goes_to_decode_engines(columns: dict[str, Any], *, is_admitted: bool) -> None:
+    """Where it is in time there, and makes fewer streams late than it saves first tokens."""
+    usual = {
+        "engines": [Engine(0, "a", role=Role.DECODE), Engine(1, "b", role=Role.DECODE)],
+        "ahead_s": [0.0, 5.0],
+        "own_s": [0.2, 0.2],
+        "running": [5.0, 5.0],
+        "typical_answer_tokens": 500.0,
+    }
+    shown = candidates_of(2, prefillers=[None, Engine(2, "p", role=Role.PREFILL)], **(usual | columns))
+    assert RoleGate(RoleTerms(ttft_s=2.0, tpot_s=0.05)).admits(shown, 0) == is_admitted
+    assert not RoleGate().admits(shown, 0)
