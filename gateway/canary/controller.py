@@ -132,7 +132,8 @@ class CanaryController(Collector):
             needs_quality = bool(lowered_precision(self.changes))
         await self._take_part(TrialStep(NO_EVIDENCE, fault is None, needs_quality))
         self.rollout.use, self.reason = self._follow(fault)
-        if before != (self.reason, self.rollout.use):
+        is_awaited = self.reason is VerdictReason.NO_POD and before[1] is CanaryUse.NOTHING
+        if before != (self.reason, self.rollout.use) and self._logs_verdicts and not is_awaited:
             self._log_change()
 
     async def _take_part(self, step: TrialStep) -> None:
@@ -204,8 +205,6 @@ class CanaryController(Collector):
                 self.comparisons.observe_standing(seen, self._clock())
 
     def _log_change(self) -> None:
-        if not self._logs_verdicts:
-            return
         terms, trial, reason, fields = self.rollout.terms, self.trial, self.reason, dict[str, Any]()
         if trial is not None:
             fields["evidence"] = [str(each) for each in summaries(terms, trial.evidence)]

@@ -18,7 +18,7 @@ from routing.canary.change import CanaryKind
 from routing.canary.evidence import NO_EVIDENCE, DifferenceEvidence, Interval, RatioEvidence, TrialEvidence
 
 TESTS = 4
-"""Times to first token, times per token, errors and quality: each may err with its part of the stated probability."""
+"""Kinds of comparison: each may err with its part of the stated probability."""
 
 ABANDONED_S = 60.0
 """A trial that no gateway has renewed for this long is no longer configured anywhere: another may start."""
@@ -59,6 +59,23 @@ class VerdictReason(StrEnum):
     QUALITY_WORSE = "quality_worse"
     MAX_DURATION = "max_duration"
 
+
+class ComparisonKind(StrEnum):
+    """What is compared."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    ERRORS = "errors"
+    QUALITY = "quality"
+
+
+WORSE = {
+    ComparisonKind.TTFT: VerdictReason.TTFT_WORSE,
+    ComparisonKind.TPOT: VerdictReason.TPOT_WORSE,
+    ComparisonKind.ERRORS: VerdictReason.ERRORS_WORSE,
+    ComparisonKind.QUALITY: VerdictReason.QUALITY_WORSE,
+}
+"""Reasons to revert."""
 
 REASON_TEXTS = {
     VerdictReason.NO_POD: "No pod of it is ready.",
@@ -165,6 +182,8 @@ class Trial(Struct, frozen=True, omit_defaults=True):
 
     name: str
     evidence: TrialEvidence = NO_EVIDENCE
+    within: frozenset[str] = frozenset()
+    """Kinds of comparison that have been shown, at some time, to be within their limits."""
     needs_quality: bool = False
     """Whether a gateway has seen, or was told, that precision is lower."""
     active_s: float = 0.0
@@ -223,6 +242,7 @@ def advance(state: CanaryState, terms: CanaryTerms, step: TrialStep, now_s: floa
         active_s=trial.active_s + min(max(0.0, now_s - trial.renewed_s), ABANDONED_S),
         renewed_s=max(now_s, trial.renewed_s),
     )
+    trial = replace(trial, within=trial.within | shown_within(terms, trial.evidence))
     verdict, reason = judge(terms, trial)
     trial = replace(trial, verdict=verdict, reason=reason)
     if verdict is Verdict.HOLD:
@@ -246,24 +266,25 @@ def merged(one: CanaryState, other: CanaryState) -> CanaryState:
     return CanaryState(running, trial, ended)
 
 
+def shown_within(terms: CanaryTerms, evidence: TrialEvidence) -> frozenset[str]:
+    """Return the kinds of comparison that the evidence shows to be within their limits."""
+    return frozenset(kind.value for kind, found, limit in _limits(terms, evidence) if found.below(limit) >= terms.bar)
+
+
 def judge(terms: CanaryTerms, trial: Trial) -> tuple[Verdict, VerdictReason]:
     """Return the verdict that follows from the evidence, and why.
 
-    One kind of comparison is enough to revert; to promote, all must be shown to be within their limits.
+    One kind of comparison is enough to revert; to promote, each must have been shown to be within its limit.
     """
-    found, bar = trial.evidence, terms.bar
-    limits = _limits(terms, found)
-    for reason, evidence, limit in limits:
-        if evidence.above(limit) >= bar:
-            return Verdict.REVERT, reason
-    # Models that do not generate have no times per token.
-    wanted = [
-        evidence.below(limit) >= bar
-        for reason, evidence, limit in limits
-        if reason is not VerdictReason.QUALITY_WORSE and (reason is not VerdictReason.TPOT_WORSE or evidence.total)
-    ]
-    if all(wanted) and found.ttft.total >= terms.min_comparisons:
-        if not trial.needs_quality or found.quality.below(terms.max_quality_loss) >= bar:
+    found = trial.evidence
+    for kind, evidence, limit in _limits(terms, found):
+        if evidence.above(limit) >= terms.bar:
+            return Verdict.REVERT, WORSE[kind]
+    wanted = {ComparisonKind.TTFT, ComparisonKind.ERRORS}
+    if found.tpot.total:  # Models that do not generate have no times per token.
+        wanted.add(ComparisonKind.TPOT)
+    if wanted <= trial.within and found.ttft.total >= terms.min_comparisons:
+        if not trial.needs_quality or ComparisonKind.QUALITY in trial.within:
             return Verdict.PROMOTE, VerdictReason.AS_GOOD
         # Nothing speaks against it, and nothing that is measured can speak for it: it keeps its share.
         return Verdict.HOLD, (VerdictReason.QUALITY_UNDECIDED if found.quality.total else VerdictReason.QUALITY_MISSING)
@@ -292,17 +313,16 @@ class ComparisonSummary:
 
 def summaries(terms: CanaryTerms, evidence: TrialEvidence) -> Iterator[ComparisonSummary]:
     """Yield each kind of comparison with its interval, whose error is at most a test's on each side."""
-    for reason, found, limit in _limits(terms, evidence):
-        kind = reason.value.removesuffix("_worse")
-        yield ComparisonSummary(kind, found.total, found.interval(terms.bar), limit, found.above(limit))
+    for kind, found, limit in _limits(terms, evidence):
+        yield ComparisonSummary(kind.value, found.total, found.interval(terms.bar), limit, found.above(limit))
 
 
 def _limits(
     terms: CanaryTerms, evidence: TrialEvidence
-) -> tuple[tuple[VerdictReason, RatioEvidence | DifferenceEvidence, float], ...]:
+) -> tuple[tuple[ComparisonKind, RatioEvidence | DifferenceEvidence, float], ...]:
     return (
-        (VerdictReason.TTFT_WORSE, evidence.ttft, terms.max_ttft_ratio),
-        (VerdictReason.TPOT_WORSE, evidence.tpot, terms.max_tpot_ratio),
-        (VerdictReason.ERRORS_WORSE, evidence.errors, terms.max_error_increase),
-        (VerdictReason.QUALITY_WORSE, evidence.quality, terms.max_quality_loss),
+        (ComparisonKind.TTFT, evidence.ttft, terms.max_ttft_ratio),
+        (ComparisonKind.TPOT, evidence.tpot, terms.max_tpot_ratio),
+        (ComparisonKind.ERRORS, evidence.errors, terms.max_error_increase),
+        (ComparisonKind.QUALITY, evidence.quality, terms.max_quality_loss),
     )

@@ -27,6 +27,7 @@ from routing.canary.verdict import (
     advance,
     judge,
     merged,
+    shown_within,
     summaries,
 )
 
@@ -57,7 +58,8 @@ def played(
         size = 10 ** random.uniform(2, 4)
         compared.observe_standing(attempt_of(random, size, 1.0, 1.0, 0.0), number)
         compared.observe_canary(attempt_of(random, size, ttft, tpot, fails), number)
-        trial = replace(trial, evidence=trial.evidence + compared.take())
+        evidence = trial.evidence + compared.take()
+        trial = replace(trial, evidence=evidence, within=trial.within | shown_within(TERMS, evidence))
         verdict, reason = judge(TERMS, trial)
         if verdict is not Verdict.HOLD:
             return verdict, reason, number
@@ -109,7 +111,23 @@ def test_a_trial_runs_and_ends() -> None:
 
 def test_models_without_tokens_have_no_times_per_token() -> None:
     """Embeddings are judged by their first tokens and errors alone."""
-    assert judge(TERMS, Trial("v2", replace(GOOD, tpot=RatioEvidence())))[0] is Verdict.PROMOTE
+    state = advance(NO_STATE, TERMS, step(replace(GOOD, tpot=RatioEvidence())), 0.0)
+    assert state.ended[ID].verdict is Verdict.PROMOTE
+
+
+def test_what_was_shown_once_stays_shown() -> None:
+    """A test may be looked at at any time: later comparisons that say less do not take it back, worse ones revert."""
+    noise = TrialEvidence(ttft=RatioEvidence({-3: 300, 20: 200}))
+    state = advance(NO_STATE, TERMS, step(GOOD, needs_quality=True), 0.0)
+    state = advance(state, TERMS, step(noise), 1.0)
+    trial = state.trial
+    assert trial is not None
+    assert trial.evidence.ttft.below(TERMS.max_ttft_ratio) >= 1.0
+    assert "ttft" in trial.within
+    assert trial.reason is VerdictReason.QUALITY_MISSING
+    assert (
+        advance(state, TERMS, step(TrialEvidence(ttft=RatioEvidence({20: 2_000}))), 2.0).ended[ID].verdict == "revert"
+    )
 
 
 def test_lower_precision_is_never_promoted_without_a_comparison_of_answers() -> None:
@@ -212,6 +230,7 @@ def test_gateways_agree(steps: list[TrialEvidence], data: st.DataObject) -> None
         trial = Trial("v2")
         for evidence in order:
             trial = replace(trial, evidence=trial.evidence + evidence)
+        trial = replace(trial, within=shown_within(TERMS, trial.evidence))
         orders.append(judge(TERMS, trial))
     assert orders[0] == orders[1]
 
