@@ -116,6 +116,7 @@ class Collector:
             ),
             token_gap=distribution_of(gap for gap, _ in gaps),
             constrained_token_gap=distribution_of(gap for gap, is_constrained in gaps if is_constrained),
+            handover=distribution_of(seconds for at, seconds in view.handovers if at >= begin),
         )
 
     def _gateway(self, now: float) -> GatewayLoad:

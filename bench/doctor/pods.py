@@ -206,6 +206,7 @@ def flags_of(plan: PodPlan, read_at_s: float) -> EngineFlags:
         "chunked_prefill": plan.is_chunked,
         "max_num_batched_tokens": profile.max_num_batched_tokens,
         "max_num_seqs": profile.max_num_seqs,
+        "max_model_len": 32_768,
         "speculative_method": "eagle3" if profile.speculative_tokens else "",
         "speculative_tokens": profile.speculative_tokens or None,
         "expert_parallel": plan.is_coupled,
@@ -238,6 +239,7 @@ def build_of(plan: PodPlan, read_at_s: float) -> BuildFacts:
         "template_digest": "7e3p",
         "revision": "main-1",
         "rollout": "r1",
+        "tokenizer_digest": "70c3",
     }
     return BuildFacts(read_at_s, **(held | dict(plan.build)))
 

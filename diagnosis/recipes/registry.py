@@ -19,6 +19,7 @@ from diagnosis.recipes import (
     hot_expert,
     idle_ranks,
     kv_pressure,
+    late_to_engine,
     prefill_pool_unused,
     prefix_cache_off,
     prefix_cache_thrashing,
@@ -38,6 +39,7 @@ from diagnosis.recipes import (
     unlike_hashing,
     unlike_kernels,
     unlike_kv_formats,
+    unlike_limits,
     unlike_models,
 )
 
@@ -52,6 +54,7 @@ RECIPES: tuple[Recipe, ...] = (
     hot_expert.RECIPE,
     idle_ranks.RECIPE,
     api_server_bound.RECIPE,
+    late_to_engine.RECIPE,
     transfer_queue.RECIPE,
     slow_transfers.RECIPE,
     tcp_fallback.RECIPE,
@@ -71,6 +74,7 @@ RECIPES: tuple[Recipe, ...] = (
     unlike_kernels.RECIPE,
     unlike_kv_formats.RECIPE,
     unlike_models.RECIPE,
+    unlike_limits.RECIPE,
     gateway_saturated.RECIPE,
     redis_slow.RECIPE,
     clocks_apart.RECIPE,
