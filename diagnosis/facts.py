@@ -269,7 +269,7 @@ class GatewayView:
     handover: Distribution | None = None
     """Of a pod that prefills for others: seconds from its answer to the first token, one value a request."""
     pairs: float | None = None
-    """Attempts within the window in which the pod prefilled or decoded for a pair."""
+    """Attempts within the window for which it was chosen as one half of a pair."""
     lost_pairs: float | None = None
     """Of `pairs`, those whose KV did not reach the decoding pod: it failed to load it, or it did not come in time."""
 

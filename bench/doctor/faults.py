@@ -246,6 +246,7 @@ FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault("late_to_engine", _restarted("chat", lambda plan: replace(plan, reach_s=0.6)), 75.0),
     InjectedFault("transfer_queue", _one_decode_pod, 60.0, lingers=True),
     InjectedFault("transfers_failing", _failing),
+    InjectedFault("transfers_stalled", _restarted("split", lambda plan: replace(plan, is_stuck=True), "-p"), 60.0),
     InjectedFault("slow_transfers", _restarted("split", _link(bytes_per_s=5e8), "-d"), 60.0),
     InjectedFault("slow_transfers", _slow_source, 90.0, "from a prefill pod"),
     InjectedFault("tcp_fallback", _restarted("split", _over_tcp, "-d"), 75.0),
@@ -345,8 +346,9 @@ _RECIPES_BY_POOL = {
     },
     "rag": {"prefix_cache_thrashing", "store_without_use", "unlike_models"},
     "split": {
-        *("transfer_queue", "transfers_failing", "slow_transfers", "tcp_fallback", "rdma_port_down"),
+        *("transfer_queue", "transfers_failing", "transfers_stalled", "slow_transfers", "tcp_fallback"),
         *("uncollated_transfers", "single_service", "prefill_pool_unused", "unlike_hashing", "unlike_kv_formats"),
+        "rdma_port_down",
     },
 }
 

@@ -24,6 +24,9 @@ TIMES_S = 15.0
 
 MAX_ATTEMPTS = 4
 
+STALLED_S = 10.0
+"""Seconds after which the gateway gives up a transfer of KV."""
+
 CONSTRAINED_ACCEPTANCE = 0.15
 """Share of drafted tokens that a grammar lets through."""
 
@@ -57,6 +60,8 @@ class PodView:
     ended: deque[Ended] = field(default_factory=deque)
     handovers: deque[tuple[float, float]] = field(default_factory=deque)
     """Of a pod that prefills for others: when a first token came, and the seconds since it had answered."""
+    pairs: deque[tuple[float, bool]] = field(default_factory=deque)
+    """When a pair that it was a half of had its first token, or had lost its KV (True)."""
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
     """Blocks that were sent there, oldest first: the approximate prefix index."""
 
@@ -66,6 +71,8 @@ class PodView:
             self.sent.popleft()
         while self.ended and self.ended[0].at_s < now_s - EVENTS_S:
             self.ended.popleft()
+        while self.pairs and self.pairs[0][0] < now_s - EVENTS_S:
+            self.pairs.popleft()
         while self.handovers and self.handovers[0][0] < now_s - EVENTS_S:
             self.handovers.popleft()
 
@@ -299,6 +306,22 @@ class Fleet:
                 self._retry(request)
 
         self._reach(address, rank, submit)
+        if source is not None:
+            self.loop.call_later(STALLED_S, self._give_up, request, request.attempts, rank, sequence)
+
+    def _give_up(self, request: Running, attempt: int, rank: SimulatedRank, sequence: Sequence) -> None:
+        """Let the decode pod compute the prompt itself where its KV has not come in time."""
+        if request.first_s is not None or request.attempts != attempt or not rank.pod.has(sequence.sequence_id):
+            return
+        self._note_pair(request, is_lost=True)
+        request.prefilled_s = None
+        rank.abort(sequence.sequence_id)
+        request.attempts += 1
+        self._send(request, request.pod, rank, None)
+
+    def _note_pair(self, request: Running, *, is_lost: bool) -> None:
+        for address in (request.pod, request.prefilled_by):
+            self.views[address].pairs.append((self.loop.time(), is_lost))
 
     def _reach(self, address: str, rank: SimulatedRank, submit: Callable[[], None]) -> None:
         """Submit at once, after the way to the pod, or when the pod's process goes on."""
@@ -371,6 +394,7 @@ class Fleet:
     def _note_first_token(self, request: Running) -> None:
         request.first_s = self.loop.time()
         if request.prefilled_s is not None:
+            self._note_pair(request, is_lost=False)
             self.views[request.prefilled_by].handovers.append((request.first_s, request.first_s - request.prefilled_s))
 
     def _note_end(self, request: Running, ended: Ended) -> None:

@@ -31,6 +31,7 @@ class SimulatedRank:
     def __init__(self, profile: Profile, plan: PodPlan, loop: asyncio.AbstractEventLoop) -> None:
         self.pod = VirtualPod(profile, loop, plan.link)
         self.pod.loses_fetches = plan.loses_fetches
+        self.pod.keeps_transfers = plan.is_stuck
         self.books = Books(1.0)
         self.pod.engine.step_book = self.books.steps
         self.constrained = 0
@@ -60,6 +61,11 @@ class SimulatedRank:
             listener(milestone)
 
         arrived_s = self.pod.submit(sequence, reach, source)
+
+    def abort(self, sequence_id: str) -> None:
+        """Abort a sequence that runs, without its listener."""
+        self.outstanding -= 1
+        self.pod.abort(sequence_id)
 
 
 @dataclass(slots=True)

@@ -65,4 +65,5 @@ RECIPE = Recipe(
     ),
     look=look,
     raise_after_s=30.0,
+    explains=("transfers_stalled",),
 )

@@ -102,6 +102,15 @@ FOUND: dict[str, tuple[FleetFacts, set[str], Baseline | None]] = {
     ),
     "transfer_queue": (decode(fetches_queued=gauge(4.0)), {D0}, None),
     "transfers_failing": (decode(transfers=replace(SLOW, failed=6.0)), {D0}, None),
+    "transfers_stalled": (
+        fleet(
+            pod("p0", "split", Role.PREFILL, requests=view(pairs=20.0, lost_pairs=18.0)),
+            pod("p1", "split", Role.PREFILL, requests=view(pairs=20.0, lost_pairs=0.0)),
+            *(pod(f"d{n}", "split", Role.DECODE, requests=view(pairs=14.0, lost_pairs=6.0)) for n in range(3)),
+        ),
+        {"http://p0:8000"},
+        None,
+    ),
     "slow_transfers": (decode(transfers=SLOW), {D0}, None),
     "tcp_fallback": (
         fleet(
@@ -528,3 +537,21 @@ def test_a_transfer_queue_on_all_decode_pods_is_not_sure() -> None:
 
     assert confidences("d0") == confidences("d0", "d1") == {0.9}
     assert confidences("d0", "d1", "d2") == {0.65}
+
+
+def test_pairs_that_are_lost_name_the_end_that_loses_most() -> None:
+    """A decode pod beside others, or both ends where there is nothing to compare with: then it is not sure."""
+
+    def found(prefill: dict[str, float], decode: dict[str, float]) -> dict[str, float]:
+        roles = ((Role.PREFILL, prefill), (Role.DECODE, decode))
+        pods = tuple(
+            pod(name, "split", role, requests=view(pairs=20.0, lost_pairs=lost))
+            for role, held in roles
+            for name, lost in held.items()
+        )
+        looks = BY_NAME["transfers_stalled"].look(Scene(replace(fleet(), pods=pods), None, NOW_S))
+        return {each.pod: each.confidence for each in looks if isinstance(each, Indication)}
+
+    assert found({"p0": 9.0}, {"d0": 8.0, "d1": 1.0}) == {D0: 0.85}
+    assert found({"p0": 9.0}, {"d0": 9.0}) == {"http://p0:8000": 0.65, D0: 0.65}
+    assert found({"p0": 2.0}, {"d0": 1.0, "d1": 1.0}) == {}
