@@ -207,7 +207,7 @@ bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside
 	@$$($(BIN)/python -m bench.interpreter) -m bench.extproc --envoy "$$(cat .venv-envoy/binary)" \
 		--keep bench/extproc/last.txt $(ARGS)
 
-bench-doctor: $(READY) ## Diagnosis beside 35 injected faults, pairs, missing figures and 20 healthy hours (ARGS="--hours 0"; an hour).
+bench-doctor: $(READY) ## Diagnosis beside 42 injected faults, pairs, missing figures and 20 healthy hours (ARGS="--hours 0"; an hour).
 	@$(BIN)/python -m bench.doctor --keep bench/doctor/last.txt $(ARGS)
 
 bench-cascade: $(READY) ## Whether promises about quality are kept, and what ladders cost at work (ARGS go to the first; 12 minutes; --collected, --easy, --drift, --rows: other tables).

@@ -1,4 +1,4 @@
-"""Facts of a vLLM server from its process: command line, environment, and the model's `config.json`.
+"""Facts of a vLLM server from its process: command line, environment, and the model's files.
 
 The process is found in /proc by the port it listens on. Nothing here fails: what is missing, unreadable or spelled by
 another version is left out. Option names are those of vLLM 0.32 (`vllm serve --help`, `vllm/envs.py`). Only files that
@@ -109,6 +109,8 @@ def settings_from_command(words: Sequence[str], variables: Mapping[str, str], ro
         hash_seed=variables.get(HASH_SEED_VARIABLE, NO_SEED) if variables else None,
         model_digest=None if config is None else config.digest,
         model_revision=None if config is None else _revision(config.folder),
+        tokenizer_digest=_tokenizer_digest(words, variables, root),
+        template_digest=_template_digest(words, variables, root),
     )
 
 
@@ -322,14 +324,61 @@ class ModelConfigFile:
 
 def _model_configs(words: Sequence[str], variables: Mapping[str, str], root: Path) -> Iterator[ModelConfigFile]:
     for folder in _folders(model_of_command(words), variables, root):
-        if (text := _config_text(folder / "config.json")) is None:
+        if (text := _content(folder / "config.json", MAX_CONFIG_BYTES)) is None:
             continue
         try:
             content = json.loads(text)
         except (ValueError, RecursionError):
             continue
         if isinstance(content, dict):
-            yield ModelConfigFile(folder, content, hashlib.sha256(text).hexdigest()[:16])
+            yield ModelConfigFile(folder, content, _digest(text))
+
+
+TOKENIZER_FILES = ("tokenizer.json", "tekken.json", "tokenizer.model", "vocab.json")
+"""By preference: a folder may have several forms of one tokenizer."""
+
+MAX_TOKENIZER_BYTES = 64 << 20
+"""Usual files take 2 to 20 million bytes."""
+
+
+def _tokenizer_digest(words: Sequence[str], variables: Mapping[str, str], root: Path) -> str | None:
+    """Return a digest of the file of `--tokenizer`, or of the model's; None without one."""
+    named = dict(_options(words)).get("tokenizer") or model_of_command(words)
+    for folder in _folders(named, variables, root):
+        for name in TOKENIZER_FILES:
+            if (content := _content(folder / name, MAX_TOKENIZER_BYTES)) is not None:
+                return _digest(content)
+    return None
+
+
+def _template_digest(words: Sequence[str], variables: Mapping[str, str], root: Path) -> str | None:
+    """Return a digest of `--chat-template`, a file or the text itself, or of the model's template; None without one."""
+    named = dict(_options(words)).get("chat-template", "")
+    if named:
+        if "{" in named:
+            return _digest(named.encode("utf-8", "replace"))
+        # A relative path begins where the server was started, which is not known.
+        content = _content(root / named.lstrip("/"), MAX_CONFIG_BYTES) if named.startswith("/") else None
+        return None if content is None else _digest(content)
+    for folder in _folders(model_of_command(words), variables, root):
+        if (content := _content(folder / "chat_template.jinja", MAX_CONFIG_BYTES)) is not None:
+            return _digest(content)
+        if (content := _content(folder / "tokenizer_config.json", MAX_CONFIG_BYTES)) is not None:
+            return _template_of(content)
+    return None
+
+
+def _template_of(tokenizer_config: bytes) -> str | None:
+    try:
+        held = json.loads(tokenizer_config)
+    except (ValueError, RecursionError):
+        return None
+    template = held.get("chat_template") if isinstance(held, dict) else None
+    return None if template is None else _digest(json.dumps(template, sort_keys=True).encode())
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def _revision(folder: Path) -> str | None:
@@ -356,12 +405,12 @@ def _folders(model: str, variables: Mapping[str, str], root: Path) -> Iterator[P
             return
 
 
-def _config_text(path: Path) -> bytes | None:
+def _content(path: Path, max_bytes: int) -> bytes | None:
     try:
         if not path.is_file():  # Reading a pipe would block forever.
             return None
         with path.open("rb") as file:
-            text = file.read(MAX_CONFIG_BYTES + 1)
+            content = file.read(max_bytes + 1)
     except OSError:
         return None
-    return text if len(text) <= MAX_CONFIG_BYTES else None
+    return content if len(content) <= max_bytes else None

@@ -198,6 +198,8 @@ class BuildFacts:
     """Of the model, as loaded."""
     rollout: str | None = None
     """Revision of the rollout, as discovery reports it: pods of two rollouts may differ on purpose."""
+    tokenizer_digest: str | None = None
+    """Of the tokenizer's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +266,12 @@ class GatewayView:
     """Seconds for each token behind the first, one value a request."""
     constrained_token_gap: Distribution | None = None
     """The same of constrained requests alone."""
+    handover: Distribution | None = None
+    """Of a pod that prefills for others: seconds from its answer to the first token, one value a request."""
+    pairs: float | None = None
+    """Attempts within the window for which it was chosen as one half of a pair."""
+    lost_pairs: float | None = None
+    """Of `pairs`, those whose KV did not reach the decoding pod: it failed to load it, or it did not come in time."""
 
 
 @dataclass(frozen=True, slots=True)

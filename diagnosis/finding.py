@@ -71,6 +71,8 @@ class Finding:
     """Unix time at which the evidence was first seen."""
     explained_by: str = ""
     """Name of another raised recipe of which this one is probably a consequence."""
+    affected: tuple[str, ...] = ()
+    """Addresses of other pods at which its consequences show."""
 
     @property
     def key(self) -> tuple[str, str]:

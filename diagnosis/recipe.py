@@ -20,6 +20,8 @@ class Indication:
     """0 to 1: below 0.7 where figures that would confirm it are missing."""
     severity: Severity | None = None
     """None: the recipe's own."""
+    affected: tuple[str, ...] = ()
+    """Other pods at which its consequences show, as slow transfers do at both ends."""
 
 
 @dataclass(frozen=True, slots=True)

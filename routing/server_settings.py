@@ -119,6 +119,9 @@ class ServerSettings(Struct, frozen=True, omit_defaults=True):
     """Of the model's `config.json`: the first 16 hex digits of its SHA-256."""
     model_revision: str | None = None
     """Commit of the model's snapshot, the first 12 hex digits."""
+    tokenizer_digest: str | None = None
+    """Of the tokenizer's file, as `model_digest`; the next: of the chat template. None where it was not found."""
+    template_digest: str | None = None
 
 
 NO_SETTINGS = ServerSettings()
@@ -133,6 +136,8 @@ def permitted_settings(settings: ServerSettings) -> ServerSettings:
         hash_seed=seed if seed == NO_SEED else _digest_or_none(seed),
         model_digest=_digest_or_none(settings.model_digest),
         model_revision=_digest_or_none(settings.model_revision),
+        tokenizer_digest=_digest_or_none(settings.tokenizer_digest),
+        template_digest=_digest_or_none(settings.template_digest),
     )
 
 

@@ -97,6 +97,8 @@ class VirtualPod:
         """Seconds for which the engine was paused: its own clock runs behind by them."""
         self.loses_fetches = 0
         """A fault: of so many fetches one fails, and its prompt is computed here; 0: none."""
+        self.keeps_transfers = False
+        """A fault: transfers from this engine do not end."""
         self._fetches = 0
         self._failing: set[str] = set()
         self._held: set[str] = set()
@@ -171,6 +173,10 @@ class VirtualPod:
         """Return how many leading blocks of a chain the engine has cached now."""
         self._play()
         return self.engine.held_blocks(blocks)
+
+    def has(self, sequence_id: str) -> bool:
+        """Return whether a sequence was submitted and has not ended."""
+        return sequence_id in self._listeners
 
     def abort(self, sequence_id: str) -> None:
         """Abort a sequence without a listener."""
@@ -261,6 +267,8 @@ class VirtualPod:
             self._loop.call_soon(self._end_fetch, wanted.sequence_id)
             return
         source.prolong(held_as)
+        if source.keeps_transfers:
+            return
         self._transfers[wanted.sequence_id] = source.wire.send(
             self.wire, wanted.tokens, lambda: self._end_fetch(wanted.sequence_id)
         )

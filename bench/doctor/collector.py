@@ -116,6 +116,9 @@ class Collector:
             ),
             token_gap=distribution_of(gap for gap, _ in gaps),
             constrained_token_gap=distribution_of(gap for gap, is_constrained in gaps if is_constrained),
+            pairs=sum(at >= begin for at, _ in view.pairs),
+            lost_pairs=sum(is_lost for at, is_lost in view.pairs if at >= begin),
+            handover=distribution_of(seconds for at, seconds in view.handovers if at >= begin),
         )
 
     def _gateway(self, now: float) -> GatewayLoad:

@@ -134,6 +134,20 @@ def _one_decode_pod(stage: Stage) -> Injected:
     return Injected((left,), undo)
 
 
+def _slow_source(stage: Stage) -> Injected:
+    """Give one prefill pod half of its link, at a load that it still carries."""
+    address = stage.draws.choice(_pods("split", "-p"))
+    plan, load = stage.fleet.pods[address].plan, stage.fleet.traffic.load
+    stage.fleet.restart(replace(plan, link=replace(LINK, bytes_per_s=0.5 * LINK.bytes_per_s)))
+    stage.fleet.traffic.load = replace(load, rates=load.rates | {"split": 1.5})
+
+    def undo() -> None:
+        stage.fleet.restart(plan)
+        stage.fleet.traffic.load = load
+
+    return Injected((address,), undo)
+
+
 def _pinned_rank(stage: Stage) -> Injected:
     stage.fleet.pins_rank = True
 
@@ -229,9 +243,12 @@ FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault("engine_stalled", _paused("chat", 0)),
     InjectedFault("idle_ranks", _pinned_rank, 60.0),
     InjectedFault("api_server_bound", _restarted("chat", _engine(request_s=0.6)), 60.0),
+    InjectedFault("late_to_engine", _restarted("chat", lambda plan: replace(plan, reach_s=0.6)), 75.0),
     InjectedFault("transfer_queue", _one_decode_pod, 60.0, lingers=True),
     InjectedFault("transfers_failing", _failing),
+    InjectedFault("transfers_stalled", _restarted("split", lambda plan: replace(plan, is_stuck=True), "-p"), 60.0),
     InjectedFault("slow_transfers", _restarted("split", _link(bytes_per_s=5e8), "-d"), 60.0),
+    InjectedFault("slow_transfers", _slow_source, 90.0, "from a prefill pod"),
     InjectedFault("tcp_fallback", _restarted("split", _over_tcp, "-d"), 75.0),
     InjectedFault("rdma_port_down", _restarted("split", _port_down, "-d"), 60.0),
     InjectedFault("uncollated_transfers", _restarted("split", _link(descriptor_tokens=8), "-d"), 60.0),
@@ -261,6 +278,16 @@ FAULTS: tuple[InjectedFault, ...] = (
     InjectedFault(
         "unlike_models", _declared("rag", lambda plan: replace(plan, build={"template_digest": "0dd"})), 15.0
     ),
+    InjectedFault(
+        "unlike_models",
+        _declared("rag", lambda plan: replace(plan, build={"tokenizer_digest": "0dd"})),
+        15.0,
+        "tokenizer",
+    ),
+    InjectedFault("unlike_limits", _restarted("chat", _engine(max_num_seqs=3)), 45.0, "sequences"),
+    InjectedFault(
+        "unlike_limits", _declared("chat", lambda plan: replace(plan, flags={"max_model_len": 8_192})), 15.0, "length"
+    ),
     InjectedFault("gateway_saturated", _costly(GatewayCosts(request_s=0.078))),
     InjectedFault("redis_slow", _costly(GatewayCosts(redis_s=0.08))),
     InjectedFault("clocks_apart", _wrong_clock, 15.0),
@@ -268,6 +295,7 @@ FAULTS: tuple[InjectedFault, ...] = (
         "feature_without_flag", _declared("chat", lambda plan: replace(plan, flags={"scheduling_policy": "fcfs"})), 15.0
     ),
     InjectedFault("slower_than_peers", _restarted("chat", lambda plan: slower(plan, 2.0)), 75.0),
+    InjectedFault("slower_than_peers", _restarted("chat", lambda plan: slower(plan, 1.7)), 75.0, "throttled"),
 )
 """All faults; recipes for which the simulator has two ways to bring them about stand here twice."""
 
@@ -310,7 +338,7 @@ _RECIPES_BY_POOL = {
     "chat": {
         *("kv_pressure", "decode_starved_by_prefill", "engine_stalled", "api_server_bound", "acceptance_decayed"),
         *("constrained_on_speculating", "prefix_cache_off", "salts_split_prefixes", "unlike_builds", "unlike_kernels"),
-        *("feature_without_flag", "slower_than_peers"),
+        *("feature_without_flag", "slower_than_peers", "late_to_engine", "unlike_limits"),
     },
     "moe": {
         *("chunked_prefill_off", "coarse_chunks", "hot_expert", "dp_rank_stalled", "idle_ranks"),
@@ -318,8 +346,9 @@ _RECIPES_BY_POOL = {
     },
     "rag": {"prefix_cache_thrashing", "store_without_use", "unlike_models"},
     "split": {
-        *("transfer_queue", "transfers_failing", "slow_transfers", "tcp_fallback", "rdma_port_down"),
+        *("transfer_queue", "transfers_failing", "transfers_stalled", "slow_transfers", "tcp_fallback"),
         *("uncollated_transfers", "single_service", "prefill_pool_unused", "unlike_hashing", "unlike_kv_formats"),
+        "rdma_port_down",
     },
 }
 

@@ -24,6 +24,9 @@ TIMES_S = 15.0
 
 MAX_ATTEMPTS = 4
 
+STALLED_S = 10.0
+"""Seconds after which the gateway gives up a transfer of KV."""
+
 CONSTRAINED_ACCEPTANCE = 0.15
 """Share of drafted tokens that a grammar lets through."""
 
@@ -55,6 +58,10 @@ class PodView:
 
     sent: deque[tuple[float, Drawn]] = field(default_factory=deque)
     ended: deque[Ended] = field(default_factory=deque)
+    handovers: deque[tuple[float, float]] = field(default_factory=deque)
+    """Of a pod that prefills for others: when a first token came, and the seconds since it had answered."""
+    pairs: deque[tuple[float, bool]] = field(default_factory=deque)
+    """When a pair that it was a half of had its first token, or had lost its KV (True)."""
     blocks: OrderedDict[int, None] = field(default_factory=OrderedDict)
     """Blocks that were sent there, oldest first: the approximate prefix index."""
 
@@ -64,6 +71,10 @@ class PodView:
             self.sent.popleft()
         while self.ended and self.ended[0].at_s < now_s - EVENTS_S:
             self.ended.popleft()
+        while self.pairs and self.pairs[0][0] < now_s - EVENTS_S:
+            self.pairs.popleft()
+        while self.handovers and self.handovers[0][0] < now_s - EVENTS_S:
+            self.handovers.popleft()
 
 
 @dataclass(slots=True)
@@ -78,6 +89,7 @@ class Running:
     pod: str = ""
     predicted: int = 0
     prefilled_s: float | None = None
+    prefilled_by: str = ""
     first_s: float | None = None
 
 
@@ -242,7 +254,7 @@ class Fleet:
             if milestone.reason == LOST:
                 self._retry(request)
                 return
-            request.prefilled_s = self.loop.time()
+            request.prefilled_s, request.prefilled_by = self.loop.time(), address
             self.loop.call_soon(self._decode, request, rank.pod, sequence.sequence_id)
 
         def submit() -> None:
@@ -294,11 +306,28 @@ class Fleet:
                 self._retry(request)
 
         self._reach(address, rank, submit)
+        if source is not None:
+            self.loop.call_later(STALLED_S, self._give_up, request, request.attempts, rank, sequence)
+
+    def _give_up(self, request: Running, attempt: int, rank: SimulatedRank, sequence: Sequence) -> None:
+        """Let the decode pod compute the prompt itself where its KV has not come in time."""
+        if request.first_s is not None or request.attempts != attempt or not rank.pod.has(sequence.sequence_id):
+            return
+        self._note_pair(request, is_lost=True)
+        request.prefilled_s = None
+        rank.abort(sequence.sequence_id)
+        request.attempts += 1
+        self._send(request, request.pod, rank, None)
+
+    def _note_pair(self, request: Running, *, is_lost: bool) -> None:
+        for address in (request.pod, request.prefilled_by):
+            self.views[address].pairs.append((self.loop.time(), is_lost))
 
     def _reach(self, address: str, rank: SimulatedRank, submit: Callable[[], None]) -> None:
-        """Submit at once, or when the pod's process goes on."""
-        waiting = self.pods[address].waiting
-        if waiting is None:
+        """Submit at once, after the way to the pod, or when the pod's process goes on."""
+        pod = self.pods[address]
+        waiting = pod.waiting
+        if waiting is None and not pod.plan.reach_s:
             submit()
             return
         rank.outstanding += 1
@@ -307,7 +336,10 @@ class Fleet:
             rank.outstanding -= 1
             submit()
 
-        waiting.append(submit_late)
+        if waiting is None:
+            self.loop.call_later(pod.plan.reach_s, submit_late)
+        else:
+            waiting.append(submit_late)
 
     def _set_pace(self, rank: SimulatedRank) -> None:
         """Drafts of constrained requests are mostly rejected: the engine accepts the mean over its batch."""
@@ -361,6 +393,9 @@ class Fleet:
 
     def _note_first_token(self, request: Running) -> None:
         request.first_s = self.loop.time()
+        if request.prefilled_s is not None:
+            self._note_pair(request, is_lost=False)
+            self.views[request.prefilled_by].handovers.append((request.first_s, request.first_s - request.prefilled_s))
 
     def _note_end(self, request: Running, ended: Ended) -> None:
         self.views[request.pod].ended.append(ended)

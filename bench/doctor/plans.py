@@ -83,6 +83,10 @@ class PodPlan:
     port_state: str = "active"
     metadata_service: str | None = None
     loses_fetches: int = 0
+    is_stuck: bool = False
+    """Transfers from this pod do not end."""
+    reach_s: float = 0.0
+    """Seconds that each request takes from the gateway to the pod."""
 
 
 def healthy_plans() -> dict[str, PodPlan]:

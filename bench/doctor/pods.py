@@ -31,6 +31,7 @@ class SimulatedRank:
     def __init__(self, profile: Profile, plan: PodPlan, loop: asyncio.AbstractEventLoop) -> None:
         self.pod = VirtualPod(profile, loop, plan.link)
         self.pod.loses_fetches = plan.loses_fetches
+        self.pod.keeps_transfers = plan.is_stuck
         self.books = Books(1.0)
         self.pod.engine.step_book = self.books.steps
         self.constrained = 0
@@ -60,6 +61,11 @@ class SimulatedRank:
             listener(milestone)
 
         arrived_s = self.pod.submit(sequence, reach, source)
+
+    def abort(self, sequence_id: str) -> None:
+        """Abort a sequence that runs, without its listener."""
+        self.outstanding -= 1
+        self.pod.abort(sequence_id)
 
 
 @dataclass(slots=True)
@@ -206,6 +212,7 @@ def flags_of(plan: PodPlan, read_at_s: float) -> EngineFlags:
         "chunked_prefill": plan.is_chunked,
         "max_num_batched_tokens": profile.max_num_batched_tokens,
         "max_num_seqs": profile.max_num_seqs,
+        "max_model_len": 32_768,
         "speculative_method": "eagle3" if profile.speculative_tokens else "",
         "speculative_tokens": profile.speculative_tokens or None,
         "expert_parallel": plan.is_coupled,
@@ -238,6 +245,7 @@ def build_of(plan: PodPlan, read_at_s: float) -> BuildFacts:
         "template_digest": "7e3p",
         "revision": "main-1",
         "rollout": "r1",
+        "tokenizer_digest": "70c3",
     }
     return BuildFacts(read_at_s, **(held | dict(plan.build)))
 

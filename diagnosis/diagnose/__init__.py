@@ -174,6 +174,7 @@ def _finding(recipe: Recipe, pool: str, tracks: list[Track]) -> Finding:
         helped=recipe.helped,
         wrong_if=recipe.wrong_if,
         since_s=tracks[0].since_s,
+        affected=tuple(sorted({pod for track in tracks for pod in track.shown.affected})),
     )
 
 
@@ -220,8 +221,9 @@ def _cause_of(finding: Finding, findings: Iterable[Finding]) -> str:
 
 
 def _meet(one: Finding, other: Finding) -> bool:
+    """Return whether `one` is of pods at which `other` shows."""
     if not other.pool or not one.pool:
         return True
     if one.pool != other.pool:
         return False
-    return not one.pods or not other.pods or bool(set(one.pods) & set(other.pods))
+    return not one.pods or not other.pods or bool(set(one.pods) & {*other.pods, *other.affected})

@@ -36,7 +36,7 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             yield Missing(pod.pool, pod.address, "the pod is ready for less than half a minute")
             continue
         seen = None if pod.requests is None else pod.requests.first_token
-        inside = _inside_s(pod)
+        inside = inside_s(pod)
         if seen is None or seen.count < 5 or seen.mean is None or inside is None:
             yield Missing(pod.pool, pod.address, "first tokens, or the engine's queue and prefill times, are missing")
             continue
@@ -45,11 +45,11 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
         limit = max(MIN_HIDDEN_S, MIN_TIMES * inside)
         if hidden < limit:
             continue
-        lasts = _lasts(pod.requests, inside + limit)
-        if lasts is None:
+        is_lasting = lasts(pod.requests, inside + limit)
+        if is_lasting is None:
             yield Missing(pod.pool, pod.address, "first tokens came at too few times to tell a bottleneck from a pause")
-        elif lasts:
-            cpu = _cpu(pod)
+        elif is_lasting:
+            cpu = server_cpu(pod)
             if cpu is not None and cpu < MIN_CPU:
                 yield Missing(pod.pool, pod.address, "first tokens are late, but not for want of the API server's CPU")
                 continue
@@ -62,7 +62,7 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             yield Indication(pod.pool, pod.address, evidence, 0.65 if cpu is None else 0.85)
 
 
-def _lasts(view: GatewayView | None, late_s: float) -> bool | None:
+def lasts(view: GatewayView | None, late_s: float) -> bool | None:
     """Return whether first tokens are late all the time; None where they came at too few times.
 
     A process that was paused answers all that waited for it at one time, and what comes later as before.
@@ -74,14 +74,15 @@ def _lasts(view: GatewayView | None, late_s: float) -> bool | None:
     return len(late) >= LATE_SHARE * len(course) and late[-1] - late[0] >= MIN_COURSE_S
 
 
-def _cpu(pod: PodObservation) -> float | None:
+def server_cpu(pod: PodObservation) -> float | None:
     """Return the cores that the API server used; None where its page does not tell."""
     known = ((each.server_cpu_s, each.length_s) for each in pod.engines)
     used = [seconds / length_s for seconds, length_s in known if seconds is not None and length_s > 0]
     return sum(used) if used else None
 
 
-def _inside_s(pod: PodObservation) -> float | None:
+def inside_s(pod: PodObservation) -> float | None:
+    """Return the mean seconds of a request in the engine's queue and prefill; None for want of figures."""
     queue = prefill = count = 0.0
     for engine in pod.engines:
         if engine.queue is None or engine.prefill is None or engine.prefill.count < 1:

@@ -55,5 +55,5 @@ RECIPE = Recipe(
     helped="Requests succeed on the remaining pods at once; the stack names the call that blocks.",
     wrong_if="Tokens grow again without a change: then one very long step was seen.",
     look=look,
-    explains=("slower_than_peers", "kv_pressure"),
+    explains=("slower_than_peers", "kv_pressure", "transfers_stalled"),
 )

@@ -55,5 +55,5 @@ RECIPE = Recipe(
     wrong_if="The port was never cabled: then leave it out of `UCX_NET_DEVICES`.",
     look=look,
     depends_on_requests=False,
-    explains=("tcp_fallback", "slow_transfers", "transfer_queue", "transfers_failing"),
+    explains=("tcp_fallback", "slow_transfers", "transfer_queue", "transfers_failing", "transfers_stalled"),
 )

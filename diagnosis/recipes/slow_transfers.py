@@ -14,10 +14,24 @@ from routing.facts import Role
 SLOW = 0.5
 """Share of the reference's bandwidth."""
 
+SLOW_SOURCE = 1.5
+MIN_LATER_S = 0.05
+"""Seconds from a pod's prefill to the first token elsewhere by those of its peers, and beyond them, from which the pod
+sends its KV slowly.
+"""
+
+MIN_HANDOVERS = 8
+
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
-    """Compare the bandwidth of each pod's transfers."""
+    """Compare the bandwidth of transfers to each pod, and the time that those from each prefill pod take."""
+    sources = {pod.address: held for pod in scene.facts.pods if (held := _slow_source(scene, pod)) is not None}
+    pools = {pod.pool for pod in scene.facts.pods if pod.address in sources}
     for pod in scene.facts.pods:
+        if pod.address in sources:
+            fetching = tuple(each.address for each in scene.pools[pod.pool] if each.role is Role.DECODE)
+            yield Indication(pod.pool, pod.address, sources[pod.address], 0.85, affected=fetching)
+            continue
         value = pod_figure(pod, bandwidth)
         if value is None:
             if pod.role is Role.DECODE:
@@ -26,8 +40,32 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
         found = slower_than(scene, pod, value)
         if found is None and scene.reference(pod, "bandwidth") is None:
             yield Missing(pod.pool, pod.address, "there are no peers and no baseline to compare transfers with")
-        elif found is not None:
+        elif found is not None and not (pod.pool in pools and found.basis == "baseline"):
+            # What is slow beside the baseline alone, as on all decode pods, comes from the slow source.
             yield Indication(pod.pool, pod.address, (found,), 0.85)
+
+
+def _slow_source(scene: Scene, pod: PodObservation) -> tuple[Evidence, ...] | None:
+    """Return the evidence that KV from a prefill pod takes longer than that of its peers, by mean and by median."""
+    if pod.role is not Role.PREFILL or not scene.is_settled(pod):
+        return None
+    evidence = []
+    for name, figure in (("mean", _mean_handover), ("median", _median_handover)):
+        value, normal = figure(pod), scene.peer_median_of(pod, figure)
+        if value is None or normal is None or value < max(SLOW_SOURCE * normal, normal + MIN_LATER_S):
+            return None
+        evidence.append(Evidence(f"prefill to first token, {name}", value, normal, "peers", "s", pod.address))
+    return tuple(evidence)
+
+
+def _mean_handover(pod: PodObservation) -> float | None:
+    held = None if pod.requests is None else pod.requests.handover
+    return None if held is None or held.count < MIN_HANDOVERS else held.mean
+
+
+def _median_handover(pod: PodObservation) -> float | None:
+    held = None if pod.requests is None else pod.requests.handover
+    return None if held is None or held.count < MIN_HANDOVERS else held.quantile(0.5)
 
 
 def slower_than(scene: Scene, pod: PodObservation, value: float) -> Evidence | None:
@@ -44,7 +82,11 @@ RECIPE = Recipe(
     question=Question.TRANSFER,
     severity=Severity.DEGRADING,
     symptom="TTFT of split pools is high while prefill engines answer in time.",
-    looks_at="`nixl_bytes_transferred` by `nixl_xfer_time_seconds` is half of the peers' or of the baseline's.",
+    looks_at=(
+        "`nixl_bytes_transferred` by `nixl_xfer_time_seconds` of a decode pod is half of the peers' or of the "
+        "baseline's; or requests that one pod prefilled take 1.5 times as long from there to the first token, by mean "
+        "and median, as those of other prefill pods."
+    ),
     cause="The link of the named pod is shared, degraded, or negotiated at a lower rate.",
     first_step="Read the negotiated rate and the error counters of the named pod's network ports.",
     helped="The port that runs below its nominal rate is found; after its repair the bandwidth is that of the peers.",

@@ -21,7 +21,8 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             if pod.role is Role.DECODE:
                 yield Missing(pod.pool, pod.address, "failed transfers are not reported")
             continue
-        failed = held.failed + (held.failed_handshakes or 0.0)
+        # Newer pages count handshakes among failed transfers, older ones do not: they are not added up.
+        failed = max(held.failed, held.failed_handshakes or 0.0)
         if failed >= max(MIN_FAILED, MIN_SHARE * ((held.count or 0.0) + failed)):
             evidence = (
                 Evidence("failed transfers", held.failed, held.count, "succeeded", "in the window", pod.address),
@@ -49,5 +50,11 @@ RECIPE = Recipe(
     wrong_if="The path is sound in both directions: then compare the KV layouts of both pods.",
     look=look,
     depends_on_requests=False,
-    explains=("transfer_queue", "slow_transfers", "prefill_pool_unused", "decode_starved_by_prefill"),
+    explains=(
+        "transfers_stalled",
+        "transfer_queue",
+        "slow_transfers",
+        "prefill_pool_unused",
+        "decode_starved_by_prefill",
+    ),
 )

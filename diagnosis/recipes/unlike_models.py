@@ -1,4 +1,4 @@
-"""Pods of one pool serve different weights, configurations or chat templates under one name."""
+"""Pods of one pool serve different weights, configurations, tokenizers or chat templates under one name."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ def _of(read: Callable[[BuildFacts], str | None]) -> Callable[[PodObservation], 
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
-    """Compare digests of model configuration and template, and the model's revision."""
+    """Compare digests of model configuration, tokenizer and template, and the model's revision."""
     values = {
         "digest of the model's configuration": _of(lambda build: build.model_config_digest),
+        "digest of the tokenizer": _of(lambda build: build.tokenizer_digest),
         "digest of the chat template": _of(lambda build: build.template_digest),
         "model revision": _of(lambda build: build.revision),
     }
@@ -30,15 +31,18 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
 
 RECIPE = Recipe(
     name="unlike_models",
-    title="Unlike models or templates in one pool",
+    title="Unlike models, tokenizers or templates in one pool",
     question=Question.PREFILL,
     severity=Severity.DEGRADING,
     symptom="Answers differ between pods, and prefixes cached by one pod do not match on another.",
     looks_at=(
-        "Digests of `config.json` and of the chat template, and the model's revision, are compared within each pool."
+        "Digests of `config.json`, of the tokenizer's file and of the chat template, and the model's revision, are "
+        "compared within each pool."
     ),
-    cause="The named pods loaded another revision of the model, or were given another chat template.",
-    first_step="Pin the revision (`--revision`) of the named pods to that of the majority.",
+    cause="The named pods loaded another revision of the model, or were given another tokenizer or chat template.",
+    first_step=(
+        "Give the named pods what the evidence names (`--revision`, `--tokenizer`, `--chat-template`) as most have it."
+    ),
     helped="Digests are equal, and the named pods' hits on shared prefixes rise.",
     wrong_if=(
         "Two versions are served on purpose: then they belong into two pools, or into a canary with a rollout revision."

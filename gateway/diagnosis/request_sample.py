@@ -25,6 +25,7 @@ from gateway.diagnosis.server_facts import shown_model
 from gateway.pipeline.attempt import AttemptStatus
 from gateway.pipeline.record import Outcome
 from routing.decision.placement import AttemptReceipt
+from routing.eligible import PairingFallback
 from routing.facts import Role
 from routing.fleet import Fleet
 
@@ -35,6 +36,8 @@ STEPS = 6
 """Steps of a window: half a minute."""
 
 MAX_PODS = 4096
+
+LOST_TRANSFERS = (PairingFallback.TRANSFER_STALLED, PairingFallback.TRANSFER_FAILED)
 
 POD_FAILURES = frozenset(status.value for status in AttemptStatus if status.is_pod_failure)
 
@@ -57,6 +60,9 @@ class _PodStep:
     """When the first byte came, and the seconds since its attempt was sent."""
     token_gap_s: list[float] = field(default_factory=list)
     constrained_gap_s: list[float] = field(default_factory=list)
+    handover_s: list[float] = field(default_factory=list)
+    pairs: float = 0.0
+    lost_pairs: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +118,7 @@ class RequestSample:
         held = [(step, step.pods[pod]) for step in self._steps if pod in step.pods]
         scaled = {
             name: sum(getattr(each, name) * _scale(step) for step, each in held)
-            for name in ("requests", "errors", "constrained", "salted")
+            for name in ("requests", "errors", "constrained", "salted", "pairs", "lost_pairs")
         }
         tokens = {
             f"{name}_tokens": sum(getattr(each, f"{name}{suffix}") for _, each in held)
@@ -132,6 +138,7 @@ class RequestSample:
             first_token_course=medians_by_step((timed for timed in first if timed[0] >= start_s), COURSE_STEP_S),
             token_gap=_distribution(each.token_gap_s for _, each in held),
             constrained_token_gap=_distribution(each.constrained_gap_s for _, each in held),
+            handover=_distribution(each.handover_s for _, each in held),
         )
 
     def _sample(self, outcome: Outcome) -> None:
@@ -143,6 +150,8 @@ class RequestSample:
             if outcome.trust_domain is not None:
                 pod.salted += 1
                 pod.salts.add(outcome.trust_domain)
+            if attempt.prefill_engine is not None:
+                self._sample_pair(attempt, pod, self._pod(attempt.prefill_engine.partition("#")[0]))
         last = outcome.attempts[-1]
         pod = self._pod(last.engine.partition("#")[0])
         if last.actual_ttft_s is not None:
@@ -160,6 +169,14 @@ class RequestSample:
                 pod.constrained_gap_s.append(gap_s)
         if outcome.reason is None and outcome.status < 400:
             self._observe_times(outcome, last)
+
+    def _sample_pair(self, attempt: AttemptReceipt, decode: _PodStep, prefill: _PodStep) -> None:
+        is_lost = attempt.fallback_reason in LOST_TRANSFERS
+        for pod in (decode, prefill):
+            pod.pairs += 1
+            pod.lost_pairs += is_lost
+        if attempt.actual_transfer_s is not None and not is_lost:
+            prefill.handover_s.append(attempt.actual_transfer_s)
 
     def _observe_times(self, outcome: Outcome, last: AttemptReceipt) -> None:
         url = last.engine.partition("#")[0]

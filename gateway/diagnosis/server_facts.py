@@ -144,6 +144,8 @@ def build_facts(settings: ServerSettings, facts: PodFacts, read_at_s: float) -> 
         version=facts.version if facts.version is not None and _VERSION.fullmatch(facts.version) else None,
         image_digest=facts.image_digest,
         model_config_digest=settings.model_digest,
+        template_digest=settings.template_digest,
+        tokenizer_digest=settings.tokenizer_digest,
         revision=settings.model_revision,
         rollout=None if facts.revision is None else short_digest(facts.revision),
     )

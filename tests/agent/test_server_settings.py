@@ -98,6 +98,29 @@ def test_a_model_is_known_by_its_configuration(tmp_path: Path) -> None:
     assert len(found.model_digest) == 16
 
 
+def test_a_tokenizer_and_a_template_are_known_by_their_files(tmp_path: Path) -> None:
+    """Of the model, or of the options that replace them; neither is known where its file is not found."""
+    for name, text in (("model", "a"), ("other", "b")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "tokenizer.json").write_text(text)
+    (tmp_path / "model" / "tokenizer_config.json").write_text('{"chat_template": "{{ text }}"}')
+    (tmp_path / "plain.jinja").write_text("{{ words }}")
+
+    def digests(*more: str) -> tuple[str | None, str | None]:
+        found = settings_from_command(("vllm", "serve", "/model", *more), {}, tmp_path)
+        return found.tokenizer_digest, found.template_digest
+
+    tokenizer, template = digests()
+    assert None not in (tokenizer, template)
+    assert digests("--served-model-name", "m") == (tokenizer, template)
+    assert digests("--tokenizer", "/other")[0] not in (tokenizer, None)
+    assert digests("--tokenizer", "/nowhere") == (None, template)
+    assert digests("--chat-template", "/plain.jinja")[1] == digests("--chat-template", "{{ words }}")[1] != template
+    assert digests("--chat-template", "plain.jinja") == (tokenizer, None)
+    (tmp_path / "model" / "chat_template.jinja").write_text("{{ words }}")
+    assert digests()[1] == digests("--chat-template", "{{ words }}")[1]
+
+
 def test_settings_travel_in_the_record_and_older_readers_keep_the_rest() -> None:
     """Readers apply the lists once more; a record of before has no settings."""
     settings = ServerSettings(options={"max-num-seqs": "8"}, environment={"UCX_TLS": "rc"}, hash_seed="ab" * 6)

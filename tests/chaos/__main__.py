@@ -1,4 +1,5 @@
-"""`python -m tests.chaos`: the seeds that once failed and five more, a minute each; exits 1 where a promise was broken.
+"""`python -m tests.chaos`: the seeds that once failed and five more, a minute each, then deeds that last for so
+long that the doctor finds them; exits 1 where a promise was broken.
 
 `--minutes 60` plays scene after scene on one and the same stage, in every other one of which nearly all that is done is
 to cut streams; `--roll` rolls everything under load, `--upgrade COMMIT` all gateways from that version to this and
@@ -20,6 +21,7 @@ from tests.chaos.cast import on_stage
 from tests.chaos.clients import Fate
 from tests.chaos.deeds import CUTTING, DENSE, Kind, Pace
 from tests.chaos.doing import Doing
+from tests.chaos.findings import FINDABLE, LASTING
 from tests.chaos.play import Scene, play, play_with
 from tests.chaos.report import Tally
 from tests.chaos.rolling import roll, upgrade
@@ -27,6 +29,9 @@ from tests.chaos.seeds import keep_seed, read_seeds
 from tests.sources import ROOT
 
 OUT = ROOT / "out" / "chaos"
+
+FOUND_SEED, FOUND_SECONDS = 3, 150.0
+"""Of the scene whose deeds last: three pods suffer in three ways, and Redis in three."""
 
 SCENE_S = 240.0
 """Of a long run: after each scene everything must be at rest."""
@@ -56,6 +61,17 @@ async def by_seeds(options: argparse.Namespace) -> AsyncIterator[Tally]:
         if tally.faults() and not options.seeds and keep_seed(seed, tally.faults()[0]):
             log_event(f"seed {seed} is kept in seeds.txt")
         yield tally
+    if not options.seeds and not options.only:
+        yield await found(options)
+
+
+async def found(options: argparse.Namespace) -> Tally:
+    """Deeds that last for long enough to be found, and nothing else: what the doctor says of them is judged."""
+    scene = replace(a_scene(options, FOUND_SEED, FOUND_SECONDS), kinds=FINDABLE, pace=LASTING)
+    async with on_stage(empty("findings"), thinks=options.thinking) as cast:
+        tally = await play(cast, scene, log_event)
+    tally.name = "lasting deeds"
+    return tally
 
 
 async def for_long(options: argparse.Namespace) -> AsyncIterator[Tally]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import aiohttp
 
 from tests.chaos.cast import Cast, Gateway
-from tests.chaos.deeds import Kind, Whom
+from tests.chaos.deeds import Kind, Pace, Whom
 from tests.chaos.programs import pause
 
 EVERY_S = 2.0
@@ -30,6 +30,12 @@ EXPLAINS: Mapping[str, Sequence[Kind]] = {
     "gateway_saturated": (Kind.PAUSE_GATEWAY, Kind.CROWD_GATEWAY),
 }
 """By recipe: deeds that bring its fault about. A pod that is killed, stopped, paused or cut off has none of them."""
+
+
+LASTING = Pace(apart_s=(8.0, 16.0), lasts_s=(45.0, 45.0))
+"""Of deeds that last for long enough to be found; the next: those that may be."""
+
+FINDABLE = tuple(sorted({kind for kinds in EXPLAINS.values() for kind in kinds if kind.whom is not Whom.GATEWAY}))
 
 
 @dataclass(frozen=True, slots=True)

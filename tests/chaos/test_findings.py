@@ -8,9 +8,10 @@ from typing import cast
 import pytest
 
 from diagnosis.recipes.registry import BY_NAME
+from tests.chaos.__main__ import FOUND_SECONDS, FOUND_SEED
 from tests.chaos.cast import Cast
-from tests.chaos.deeds import Kind
-from tests.chaos.findings import EXPLAINS, Done, FindingWatch
+from tests.chaos.deeds import Kind, Whom, draw_deeds
+from tests.chaos.findings import EXPLAINS, FINDABLE, LASTING, Done, FindingWatch
 
 PLACES = {"http://pod0": 0, "http://pod1": 1}
 
@@ -73,3 +74,11 @@ def test_a_finding_that_ends_and_returns_is_two() -> None:
 def test_every_recipe_that_is_explained_exists() -> None:
     """By its name in the registry."""
     assert set(EXPLAINS) <= set(BY_NAME)
+
+
+def test_the_scene_of_lasting_deeds_has_what_can_be_found() -> None:
+    """Pods that hang, crash and are slow, and a Redis that is slow; each for longer than a finding takes."""
+    deeds = draw_deeds(FOUND_SEED, FOUND_SECONDS, 3, 3, kinds=FINDABLE, pace=LASTING)
+    assert {Kind.HANG_POD, Kind.CRASH_POD, Kind.SLOW_POD, Kind.LAG_REDIS} <= {deed.kind for deed in deeds}
+    assert {deed.lasts_s for deed in deeds} == {45.0}
+    assert all(deed.kind.whom is not Whom.GATEWAY for deed in deeds)

@@ -9,13 +9,14 @@ from typing import cast
 import pytest
 
 from diagnosis.diagnose import CLEAR_AFTER_S, HOLD_S, NO_STATE, SURE, DiagnosisState, diagnose
+from diagnosis.distribution import distribution_of
 from diagnosis.facts import EnvironmentFacts, FleetFacts, PodObservation
 from diagnosis.finding import Diagnosis, Severity
 from diagnosis.recipe import Indication
 from diagnosis.recipes.registry import BY_NAME, RECIPES
 from diagnosis.scene import Scene
 from routing.facts import Role
-from tests.diagnosis.scene import NOW_S, engine, fetching, flags, fleet, gauge, pod
+from tests.diagnosis.scene import NOW_S, engine, fetching, flags, fleet, gauge, pod, view
 
 PRESSED = fleet(pod("c0", engines=(engine(preemptions=8.0, kv_usage=gauge(0.97)),)))
 STEP_S = 5.0
@@ -26,7 +27,10 @@ def later(facts: FleetFacts, seconds: float) -> FleetFacts:
 
     def moved(held: PodObservation) -> PodObservation:
         windows = (replace(each, start_s=each.start_s + seconds, end_s=each.end_s + seconds) for each in held.engines)
-        return replace(held, engines=tuple(windows))
+        shown = held.requests
+        if shown is not None:
+            shown = replace(shown, start_s=shown.start_s + seconds, end_s=shown.end_s + seconds)
+        return replace(held, engines=tuple(windows), requests=shown)
 
     return replace(facts, at_s=facts.at_s + seconds, pods=tuple(moved(each) for each in facts.pods))
 
@@ -106,6 +110,19 @@ def test_causes_stand_before_their_consequences() -> None:
     assert raised(seen)[0] == "tcp_fallback"
     assert {finding.explained_by for finding in seen.findings[1:]} <= {"tcp_fallback", "slow_transfers"}
     assert set(raised(seen)) >= {"slow_transfers", "transfer_queue"}
+
+
+def test_a_cause_explains_what_shows_at_the_pods_that_it_affects() -> None:
+    """A prefill pod that sends slowly makes transfers wait at decode pods, where no other link is at fault."""
+    held = fleet(
+        pod("p0", "split", Role.PREFILL, requests=view(handover=distribution_of([0.9] * 20))),
+        pod("p1", "split", Role.PREFILL, requests=view(handover=distribution_of([0.2] * 20))),
+        pod("d0", "split", Role.DECODE, engines=(fetching(fetches_queued=gauge(5.0)),)),
+    )
+    first, second = watched((held, 45.0))[-1].findings
+    assert (first.recipe, first.pods) == ("slow_transfers", ("http://p0:8000",))
+    assert "http://d0:8000" in first.affected
+    assert (second.recipe, second.explained_by) == ("transfer_queue", "slow_transfers")
 
 
 def test_failures_stand_before_slowness_and_advice_last() -> None:

@@ -33,6 +33,8 @@ def test_digests_are_hex() -> None:
     kept = permitted_settings(ServerSettings(hash_seed=NO_SEED, model_digest="ab" * 8, model_revision="main"))
     assert (kept.hash_seed, kept.model_digest, kept.model_revision) == (NO_SEED, "ab" * 8, None)
     assert permitted_settings(ServerSettings(hash_seed="77")).hash_seed is None
+    files = permitted_settings(ServerSettings(tokenizer_digest="/models/x", template_digest="cd" * 8))
+    assert (files.tokenizer_digest, files.template_digest) == (None, "cd" * 8)
 
 
 def test_flags_are_known_apart() -> None:

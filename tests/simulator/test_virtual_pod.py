@@ -92,6 +92,27 @@ def test_two_transfers_share_the_wire() -> None:
     assert firsts == [pytest.approx(1.5, abs=0.05), pytest.approx(2.5, abs=0.05)]
 
 
+def test_a_stuck_transfer_does_not_end() -> None:
+    """It is not counted as failed; the sequence waits until it is aborted, and leaves nothing."""
+
+    async def scene() -> tuple[Pods, int]:
+        pods = make_pods()
+        await pods.prefilled("a")
+        pods.prefill.keeps_transfers = True
+        pods.decode_it("a")
+        await asyncio.sleep(60)
+        assert pods.decode.has("a-d")
+        fetching = pods.decode.statistics().fetching
+        pods.decode.abort("a-d")
+        await asyncio.sleep(1)
+        return pods, fetching
+
+    pods, fetching = run_virtually(scene())
+    assert (pods.received, fetching, pods.decode.wire.counts.failed) == ([], 1, 0)
+    assert not pods.decode.has("a-d")
+    assert pods.decode.statistics().kv_usage == pods.prefill.statistics().kv_usage == 0
+
+
 def test_no_one_comes() -> None:
     """The lease ends and the blocks are free."""
 

@@ -24,6 +24,7 @@ from diagnosis.facts import (
     SpeculationWindow,
     TransferWindow,
 )
+from diagnosis.finding import Severity
 from diagnosis.recipe import Indication
 from diagnosis.recipes.registry import BY_NAME, DRAINABLE, RECIPES
 from diagnosis.scene import Scene
@@ -91,8 +92,25 @@ FOUND: dict[str, tuple[FleetFacts, set[str], Baseline | None]] = {
     "engine_stalled": (chat(generation_tokens=0.0, computed_tokens=0.0), {C0}, None),
     "idle_ranks": (fleet(ranks(engine(running=gauge(8.0)), engine(running=gauge(0.0)))), {C0}, None),
     "api_server_bound": (late(*[0.9] * 6), {C0}, None),
+    "late_to_engine": (
+        fleet(
+            replace(late(*[0.9] * 6).pods[0], engines=(engine(server_cpu_s=3.0),)),
+            *(pod(name, engines=(engine(server_cpu_s=3.0),)) for name in ("c1", "c2")),
+        ),
+        {C0},
+        None,
+    ),
     "transfer_queue": (decode(fetches_queued=gauge(4.0)), {D0}, None),
     "transfers_failing": (decode(transfers=replace(SLOW, failed=6.0)), {D0}, None),
+    "transfers_stalled": (
+        fleet(
+            pod("p0", "split", Role.PREFILL, requests=view(pairs=20.0, lost_pairs=18.0)),
+            pod("p1", "split", Role.PREFILL, requests=view(pairs=20.0, lost_pairs=0.0)),
+            *(pod(f"d{n}", "split", Role.DECODE, requests=view(pairs=14.0, lost_pairs=6.0)) for n in range(3)),
+        ),
+        {"http://p0:8000"},
+        None,
+    ),
     "slow_transfers": (decode(transfers=SLOW), {D0}, None),
     "tcp_fallback": (
         fleet(
@@ -165,6 +183,7 @@ FOUND: dict[str, tuple[FleetFacts, set[str], Baseline | None]] = {
     "unlike_kernels": (fleet(pod("c0", flags=flags(attention_backend="TRITON_ATTN"))), {C0}, None),
     "unlike_kv_formats": (fleet(pod("c0", flags=flags(kv_dtype="bfloat16"))), {C0}, None),
     "unlike_models": (fleet(pod("c0", build=replace(BUILD, template_digest="other"))), {C0}, None),
+    "unlike_limits": (fleet(pod("c0", flags=flags(max_num_seqs=8))), {C0}, None),
     "gateway_saturated": (
         fleet(gateways=(GatewayLoad(START_S, NOW_S, cpu=0.99, loop_lag=distribution_of([0.3] * 50)),)),
         {""},
@@ -443,3 +462,96 @@ def test_handshakes_that_fail_are_failed_transfers() -> None:
     """No transfer begins, so that none fails; the plugin counts them."""
     none_begun = TransferWindow(count=0.0, bytes=0.0, seconds=0.0, failed=0.0, failed_handshakes=3.0)
     assert looked("transfers_failing", decode(transfers=none_begun))[0] == {D0}
+
+
+def test_a_pod_behind_a_pause_is_not_far_away() -> None:
+    """Most first tokens were late, and the earliest came as ever; behind a slow way none does."""
+
+    def named(*first_tokens: float) -> set[str]:
+        seen = view(first_token=distribution_of(first_tokens), first_token_course=course(*[0.7] * 6))
+        pods = [pod("c0", engines=(engine(server_cpu_s=3.0),), requests=seen)]
+        pods += [pod(name, engines=(engine(server_cpu_s=3.0),)) for name in ("c1", "c2")]
+        return looked("late_to_engine", fleet(*pods))[0]
+
+    assert named(*[0.7] * 32, *[0.06] * 8) == set()
+    assert named(*[0.7] * 40) == {C0}
+
+
+def test_the_way_to_all_pods_is_no_fault_of_one() -> None:
+    """A gateway in another region is as far from each of them."""
+    far = view(first_token=distribution_of([0.7] * 40), first_token_course=course(*[0.7] * 6))
+    pods = [pod(f"c{number}", engines=(engine(server_cpu_s=3.0),), requests=far) for number in range(3)]
+    assert looked("late_to_engine", fleet(*pods))[0] == set()
+
+
+def test_a_prefill_pod_that_sends_slowly_is_named_in_place_of_all_decode_pods() -> None:
+    """Beside another prefill pod; a decode pod that is slow beside its peers is named all the same."""
+    normal = baseline()
+
+    def named(seconds: float, *slow: str) -> set[str]:
+        pods = [
+            pod(name, "split", Role.PREFILL, requests=view(handover=distribution_of([held] * 20)))
+            for name, held in (("p0", seconds), ("p1", 0.2))
+        ]
+        pods += [pod(name, "split", Role.DECODE, engines=(fetching(transfers=SLOW),)) for name in slow]
+        return looked("slow_transfers", fleet(*pods), normal)[0]
+
+    assert named(0.25) == set()
+    assert named(0.6) == {"http://p0:8000"}
+    assert named(0.6, "d0", "d1", "d2") == {"http://p0:8000"}
+    assert named(0.6, "d0") == {"http://p0:8000", D0}
+    assert named(0.25, "d0", "d1", "d2") == {D0, "http://d1:8000", "http://d2:8000"}
+
+
+def test_a_quarter_fewer_sequences_are_no_fault() -> None:
+    """It is what the recipe for KV pressure says to try. Half of them are, which slows requests where some wait."""
+    assert looked("unlike_limits", fleet(pod("c0", flags=flags(max_num_seqs=48)))) == (set(), set())
+
+    def severity(sequences: int, waiting: float) -> Severity | None:
+        held = pod("c0", flags=flags(max_num_seqs=sequences), engines=(engine(waiting=gauge(waiting)),))
+        (found,) = (
+            each
+            for each in BY_NAME["unlike_limits"].look(Scene(fleet(held), None, NOW_S))
+            if isinstance(each, Indication)
+        )
+        return found.severity
+
+    assert severity(32, 0.0) is severity(128, 5.0) is Severity.ADVICE
+    assert severity(32, 5.0) is Severity.DEGRADING
+
+
+def test_two_pods_of_unlike_limits_are_both_named() -> None:
+    """Neither is the majority; a length that differs at all counts."""
+    pods = (pod("c0", flags=flags(max_model_len=8_192)), pod("c1", flags=flags(max_model_len=8_000)))
+    facts = replace(fleet(), pods=pods)
+    assert looked("unlike_limits", facts)[0] == {C0, "http://c1:8000"}
+
+
+def test_a_transfer_queue_on_all_decode_pods_is_not_sure() -> None:
+    """What they fetch from may be slow; a queue on one of them is its own."""
+
+    def confidences(*names: str) -> set[float]:
+        pods = [pod(name, "split", Role.DECODE, engines=(fetching(fetches_queued=gauge(4.0)),)) for name in names]
+        found = BY_NAME["transfer_queue"].look(Scene(fleet(*pods), None, NOW_S))
+        return {each.confidence for each in found if isinstance(each, Indication)}
+
+    assert confidences("d0") == confidences("d0", "d1") == {0.9}
+    assert confidences("d0", "d1", "d2") == {0.65}
+
+
+def test_pairs_that_are_lost_name_the_end_that_loses_most() -> None:
+    """A decode pod beside others, or both ends where there is nothing to compare with: then it is not sure."""
+
+    def found(prefill: dict[str, float], decode: dict[str, float]) -> dict[str, float]:
+        roles = ((Role.PREFILL, prefill), (Role.DECODE, decode))
+        pods = tuple(
+            pod(name, "split", role, requests=view(pairs=20.0, lost_pairs=lost))
+            for role, held in roles
+            for name, lost in held.items()
+        )
+        looks = BY_NAME["transfers_stalled"].look(Scene(replace(fleet(), pods=pods), None, NOW_S))
+        return {each.pod: each.confidence for each in looks if isinstance(each, Indication)}
+
+    assert found({"p0": 9.0}, {"d0": 8.0, "d1": 1.0}) == {D0: 0.85}
+    assert found({"p0": 9.0}, {"d0": 9.0}) == {"http://p0:8000": 0.65, D0: 0.65}
+    assert found({"p0": 2.0}, {"d0": 1.0, "d1": 1.0}) == {}

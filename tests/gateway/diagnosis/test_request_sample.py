@@ -4,6 +4,7 @@ import pytest
 
 from diagnosis.request_times import Phase, RequestClass
 from gateway.diagnosis.request_sample import SAMPLES_PER_STEP, STEPS, RequestSample
+from routing.eligible import PairingFallback
 from routing.fleet import Fleet
 from routing.pods import Pod, PodState
 from routing.request import Usage
@@ -65,6 +66,27 @@ def test_salts_are_counted_by_trust_domain() -> None:
     view = sample.view_of(POD)
     assert view is not None
     assert (view.requests, view.salted, view.salts) == (5, 4, 3)
+
+
+def test_pairs_are_counted_at_both_pods() -> None:
+    """Lost ones as well; how long KV took stands at the pod that had it, where it came."""
+    sample = a_sample()
+    pair = {"prefill_engine": "http://p:1#0", "connector": "NixlConnector", "prefill_s": 0.2}
+    sample.on_outcome(an_outcome(attempts=(an_attempt(**pair, actual_transfer_s=0.3),)))
+    lost = an_attempt(
+        **pair, result="kv_transfer_timeout", actual_transfer_s=9.0, fallback_reason=PairingFallback.TRANSFER_STALLED
+    )
+    sample.on_outcome(an_outcome(attempts=(lost, an_attempt())))
+    failed_prefill = an_attempt(**pair, result="upstream_busy", fallback_reason=PairingFallback.PREFILL_FAILED)
+    sample.on_outcome(an_outcome(attempts=(failed_prefill, an_attempt())))
+    sample.step(AT_S + 5)
+    decode, prefill = sample.view_of(POD), sample.view_of("http://p:1")
+    assert decode is not None
+    assert prefill is not None
+    assert (decode.requests, decode.pairs, decode.lost_pairs, decode.handover) == (5, 3, 1, None)
+    assert (prefill.requests, prefill.pairs, prefill.lost_pairs) == (0, 3, 1)
+    assert prefill.handover is not None
+    assert (prefill.handover.count, prefill.handover.total) == (1, pytest.approx(0.3))
 
 
 def test_first_tokens_are_placed_at_the_time_when_they_came() -> None:
