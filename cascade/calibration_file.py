@@ -84,6 +84,8 @@ class BenefitCurve:
 
 
 TENTHS = 10
+SUREST_TENTHS = 6
+"""Of the accepted answers, those with the highest signals. Few of them lose, so that a break shows soonest there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,10 @@ class AcceptanceThreshold:
     above: tuple[float, ...] = ()
     """The signals that one to ten tenths of the accepted answers stay below or at; drift raises the threshold along
     them. Empty in files written before there were any."""
+
+    def is_surest(self, signal: float) -> bool:
+        """Return whether a signal is above those of the accepted answers that are not among the surest."""
+        return bool(self.above) and signal > self.above[TENTHS - SUREST_TENTHS - 1]
 
     def accepts(self, signal: float, draw: float = 1.0) -> bool:
         """Return whether an answer is accepted; `draw` in [0, 1) decides at the edge, without one none there is."""
@@ -136,6 +142,11 @@ class ReferenceOutcomes:
     worse: float
     """Of the samples; graded scores count in part."""
     better: float
+    surest: int = 0
+    """Of the samples, those among the surest `SUREST_TENTHS` of the accepted answers (`AcceptanceThreshold.is_surest`);
+    0 in files written before they were counted."""
+    surest_worse: float = 0.0
+    surest_better: float = 0.0
 
 
 ANY_BUCKET = "*"
@@ -168,6 +179,11 @@ class CalibrationFile:
             if cut.rung == index and cut.bucket in (bucket, ANY_BUCKET):
                 found = cut if found is None or cut.bucket == bucket else found
         return found
+
+    def is_surest(self, index: int, bucket: str, signal: float | None) -> bool:
+        """Return whether an accepted answer with this signal is among the surest of its model and bucket."""
+        cut = self.threshold_for(index, bucket)
+        return cut is not None and signal is not None and cut.is_surest(signal)
 
     def may_accept(self, index: int, bucket: str) -> bool:
         """Return whether any answer of this model in this bucket could be accepted."""

@@ -52,6 +52,10 @@ FIELD_NAMES = {
 }
 
 
+SUREST_KEYS = ("surest", "surest_worse", "surest_better")
+"""Of a reference, those that a file of an older gateway does not have."""
+
+
 class InvalidCalibrationFile(ValueError):  # noqa: N818 - it carries a verdict on a file
     """A calibration file with faults; all of them, `PATH: what is wrong` each."""
 
@@ -66,7 +70,16 @@ def write_calibration_file(file: CalibrationFile) -> bytes:
     body = {"version": VERSION, **asdict(file), "cuts": cuts}
     if not file.combinations:  # An older gateway rejects the key.
         del body["combinations"]
+    body["reference"] = [_reference_body(entry) for entry in file.reference]
     return (json.dumps(body, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _reference_body(entry: ReferenceOutcomes) -> dict[str, object]:
+    body = asdict(entry)
+    if not entry.surest:  # An older gateway rejects the keys.
+        for name in SUREST_KEYS:
+            del body[name]
+    return body
 
 
 def read_calibration_file(raw: bytes) -> CalibrationFile:
@@ -221,7 +234,11 @@ class _Reader:
                 self.fault(f"{path}.rung", f"must be below {steps}: the top rung has no next one")
             if min(worse, better) < 0.0 or worse + better > samples + 1e-6 or samples > judged:
                 self.fault(path, "must have worse + better <= samples <= judged, none of them negative")
-            found = ReferenceOutcomes(index, Comparison(comparison), judged, samples, worse, better)
+            surest = self.count(entry.get("surest", 0), f"{path}.surest")
+            own = tuple(self.number(entry.get(name, 0.0), f"{path}.{name}") for name in SUREST_KEYS[1:])
+            if min(own) < 0.0 or sum(own) > surest + 1e-6 or own[0] > worse + 1e-6 or surest > samples:
+                self.fault(f"{path}.surest", "must count some of the samples, and of their worse and better ones")
+            found = ReferenceOutcomes(index, Comparison(comparison), judged, samples, worse, better, surest, *own)
             if (index, found.comparison) in seen:
                 self.fault(path, f"rung {index} and comparison `{comparison}` stand twice")
             seen.add((index, found.comparison))

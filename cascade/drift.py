@@ -30,7 +30,7 @@ the labelled file. A frozen model is tried with one request in `TRIAL_INTERVAL`;
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, log, log1p, nextafter
 
 from cascade.calibration_file import TENTHS, AcceptanceThreshold, CalibrationFile, Comparison
@@ -62,6 +62,18 @@ MIN_SHIFT = 0.01
 """Smallest rise of the mean outcome that counts as a break."""
 
 
+@dataclass(frozen=True, slots=True)
+class SampleOutcome:
+    """What one shadow sample says."""
+
+    index: int
+    """Of the model whose answer was accepted."""
+    outcome: int
+    """1: its answer is worse than the next model's (by text: differs), -1: better, 0: alike."""
+    is_surest: bool = False
+    """Whether its signal is among the surest (`CalibrationFile.is_surest`)."""
+
+
 class DriftController:
     """Corrects the thresholds of one calibration by shadow samples."""
 
@@ -81,15 +93,16 @@ class DriftController:
         # Of all requests at most max_loss may lose; all of those are among the kept.
         self.allowed_rate = min(0.95, file.promise.max_loss / kept)
         """Mean net loss of an accepted answer that the guarantee allows."""
-        self._slack = SENSITIVITY[comparison] * max(0.0, self.allowed_rate - max(0.0, file.evidence.loss) / kept)
-        """How far the mean outcome may rise above the reference's."""
-        self._shift = max(MIN_SHIFT, self._slack + SENSITIVITY[comparison] * self.allowed_rate)
-        self._learned: list[int] = []
+        self._loss_rate = min(0.95, max(0.0, file.evidence.loss) / kept)
+        """Mean net loss of an accepted answer of the labelled examples."""
+        self._slack = 0.0
+        """How far the mean outcome may rise above the reference's; 0 while the reference is learned."""
+        self._learned: list[tuple[int, bool]] = []
         self._windows: tuple[NetLossWindow, ...] = ()
         """The shortest first; none while the reference is learned."""
         self.reference: DriftReference | None = None
         """None while it is learned."""
-        self._set_reference(_known_reference(file, comparison, declared_difference))
+        self._set_reference(*_known_reference(file, comparison, declared_difference))
         self._steps = [0.0] * (len(file.models) - 1)
         self._applied_steps = list(self._steps)
         """Those of the corrected calibration."""
@@ -98,11 +111,24 @@ class DriftController:
         """Samples in which the accepted answer was worse."""
         self.better = 0
 
-    def _set_reference(self, reference: DriftReference | None) -> None:
+    def _set_reference(self, reference: DriftReference | None, surest: DriftReference | None) -> None:
         self.reference = reference
         if reference is not None:
-            limits = alarm_limits(reference, max(self._slack, MIN_SHIFT), self._shift)
+            self._slack = self._rise(reference, self.allowed_rate)
+            shift = max(MIN_SHIFT, self._rise(reference, 2.0 * self.allowed_rate))
+            limits = alarm_limits(reference, max(self._slack, MIN_SHIFT), shift, surest)
             self._windows = tuple(map(NetLossWindow, limits))
+
+    def _rise(self, reference: DriftReference, net_loss: float) -> float:
+        """Return by how much the mean outcome rises where the mean net loss of accepted answers rises to this.
+
+        Answers that the comparison calls worse without a loss cannot be called so once more where they become one: as
+        many are taken to be called so as the labelled losses do not explain.
+        """
+        sensitivity, unexplained = SENSITIVITY[self.comparison], 0.0
+        if self.comparison is not Comparison.SCORES:
+            unexplained = min(0.95, max(0.0, reference.net - sensitivity * self._loss_rate))
+        return sensitivity * (1.0 - unexplained) * max(0.0, net_loss - self._loss_rate)
 
     @property
     def calibration(self) -> CalibrationFile:
@@ -144,14 +170,20 @@ class DriftController:
         return self._windows
 
     @property
+    def noticed(self) -> float:
+        """Probability of noticing a break within the shortest window; 0 while the reference is learned."""
+        shortest = min((window.limits.shadows for window in self._windows), default=0)
+        return max((each.limits.noticed for each in self._windows if each.limits.shadows == shortest), default=0.0)
+
+    @property
     def samples_to_learn(self) -> int:
         """Samples until the reference is complete; 0 where it is."""
         return 0 if self._windows else LEARNED_SAMPLES - len(self._learned)
 
-    def record_sample(self, index: int, outcome: int) -> None:
+    def record_sample(self, index: int, outcome: int, *, is_surest: bool = False) -> None:
         """Record a comparison with the next model's answer: 1 if the accepted one is worse, -1 if better, else 0.
 
-        Where answers are compared as text, 1 stands for different.
+        Where answers are compared as text, 1 stands for different. `is_surest`: by `CalibrationFile.is_surest`.
         """
         if self.is_withdrawn:
             return
@@ -159,19 +191,22 @@ class DriftController:
         self.worse += outcome > 0
         self.better += outcome < 0
         if self.reference is None:
-            self._learn(outcome)
+            self._learn(outcome, is_surest=is_surest)
             return
         for window in self._windows:
-            window.observe(outcome)
+            if is_surest or not window.limits.is_of_surest:
+                window.observe(outcome)
         allowed = self.reference.net + self._slack
         self._steps[index] = min(MAX_STEPS, max(0.0, self._steps[index] + STEP_PER_SAMPLE * (outcome - allowed)))
         self._correct()
 
-    def _learn(self, outcome: int) -> None:
-        self._learned.append(outcome)
+    def _learn(self, outcome: int, *, is_surest: bool) -> None:
+        self._learned.append((outcome, is_surest))
         if len(self._learned) >= LEARNED_SAMPLES:
-            count = len(self._learned)
-            self._set_reference(DriftReference(count, self._learned.count(1), self._learned.count(-1)))
+            self._set_reference(
+                _counted([outcome for outcome, _ in self._learned]),
+                _counted([outcome for outcome, is_surest in self._learned if is_surest]),
+            )
 
     def lower_thresholds(self, index: int) -> None:
         """Lower the model's correction by one answer that was judged, not kept, and so lost nothing.
@@ -198,14 +233,26 @@ class DriftController:
 
 def _known_reference(
     file: CalibrationFile, comparison: Comparison, declared_difference: float | None
-) -> DriftReference | None:
-    """Return the reference of the file, else the declared one; None where it has to be learned."""
+) -> tuple[DriftReference | None, DriftReference | None]:
+    """Return the reference of the file, else the declared one; None where it has to be learned.
+
+    The second is of the surest answers; None where it is not known.
+    """
     own = [entry for entry in file.reference if entry.comparison is comparison]
     if samples := sum(entry.samples for entry in own):
-        return DriftReference(samples, sum(entry.worse for entry in own), sum(entry.better for entry in own))
+        surest = DriftReference(
+            sum(entry.surest for entry in own),
+            sum(entry.surest_worse for entry in own),
+            sum(entry.surest_better for entry in own),
+        )
+        return DriftReference(samples, sum(entry.worse for entry in own), sum(entry.better for entry in own)), surest
     if declared_difference is not None:
-        return DriftReference(DECLARED_SAMPLES, declared_difference * DECLARED_SAMPLES, 0.0)
-    return None
+        return DriftReference(DECLARED_SAMPLES, declared_difference * DECLARED_SAMPLES, 0.0), None
+    return None, None
+
+
+def _counted(outcomes: list[int]) -> DriftReference:
+    return DriftReference(len(outcomes), outcomes.count(1), outcomes.count(-1))
 
 
 def _raised(cut: AcceptanceThreshold, steps: float, greatest: float) -> AcceptanceThreshold:

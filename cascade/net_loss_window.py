@@ -23,6 +23,10 @@ rises with rate p, so clump = 1 / (1 - p window / c). `bench/cascade` compares i
 noticed it is higher. `suspect` keeps the probability below the share of `FALSE_SUSPICION`, or below that of
 `FALSE_STOP` where a break is noticed even so. The shortest of `WINDOWS` always counts; where it does not notice a break
 with the probability `NOTICED`, so does the shortest one that does, or else the longest.
+
+Losses without a shift are concentrated in accepted answers whose signal is low. A break that does not follow the signal
+shows among the surest of them first, where hardly any loss is expected: a window of these alone counts beside the
+shortest where it notices a break more often.
 """
 
 from __future__ import annotations
@@ -33,6 +37,8 @@ from functools import lru_cache
 from math import exp, lgamma, sqrt
 from statistics import NormalDist
 
+from cascade.calibration_file import SUREST_TENTHS, TENTHS
+
 WINDOWS = (200, 400, 800, 1_600)
 """Comparisons that a window may have. A break shall be noticed within as many."""
 RUN = 1_000
@@ -40,9 +46,14 @@ RUN = 1_000
 FALSE_STOP = 0.05
 FALSE_SUSPICION = 0.25
 SHORT_SHARE = 0.7
-"""Of both, the share of the shortest window where two count."""
+"""Of both, the share of the shortest window where two count; of its share, that of the surest answers."""
+SUREST_PART = SUREST_TENTHS / TENTHS
+"""Of accepted answers, the surest."""
 NOTICED = 0.97
 """Probability of noticing a break that the choice of a limit keeps, where it can."""
+MAX_MISSED = 0.7
+"""Of the breaks that the whole window misses, as many may a window of the surest miss to take its share of the errors.
+"""
 PRIOR = 0.5
 """Of a beta distribution, on either side."""
 
@@ -68,6 +79,9 @@ class AlarmLimits:
 
     window: int
     """Comparisons in the window."""
+    shadows: int
+    """Shadow samples that fill it: more than `window` where it counts the surest answers only."""
+    is_of_surest: bool
     suspect: int
     stop: int
     max_net: float
@@ -82,37 +96,73 @@ class AlarmLimits:
 
 
 @lru_cache(maxsize=64)
-def alarm_limits(reference: DriftReference, slack: float, shift: float) -> tuple[AlarmLimits, ...]:
+def alarm_limits(
+    reference: DriftReference, slack: float, shift: float, surest: DriftReference | None = None
+) -> tuple[AlarmLimits, ...]:
     """Return the limits of each window for this reference, the shortest window first.
 
-    `slack` is by how much the mean outcome may rise, `shift` by how much a break raises it; both above 0.
+    `slack` is by how much the mean outcome may rise, `shift` by how much a break raises it; both above 0. `surest` is
+    the part of the reference that is of the surest answers; None: not known.
     """
-    first = _limits_of(WINDOWS[0], reference, slack, shift, 1.0)
-    if first.noticed >= NOTICED:
-        return (first,)
-    short = _limits_of(WINDOWS[0], reference, slack, shift, SHORT_SHARE)
+    first = _short_limits(reference, slack, shift, surest, 1.0)
+    if any(limits.noticed >= NOTICED for limits in first):
+        return first
     for window in WINDOWS[1:]:
         longer = _limits_of(window, reference, slack, shift, 1.0 - SHORT_SHARE)
         if longer.noticed >= NOTICED:
             break
-    return (short, longer)
+    return (*_short_limits(reference, slack, shift, surest, SHORT_SHARE), longer)
 
 
-def _limits_of(window: int, reference: DriftReference, slack: float, shift: float, share: float) -> AlarmLimits:
-    falses = _false_alarms(window, reference)
+def _short_limits(
+    reference: DriftReference, slack: float, shift: float, surest: DriftReference | None, share: float
+) -> tuple[AlarmLimits, ...]:
+    """Return the limits of the shortest window, beside one of the surest answers where that notices more."""
+    alone = _limits_of(WINDOWS[0], reference, slack, shift, share)
+    if surest is None or not surest.samples:
+        return (alone,)
+    # A rise among the surest alone breaks the guarantee only where it is as much higher.
+    own_slack = slack / SUREST_PART
+    own = _limits_of(WINDOWS[0], surest, own_slack, max(shift, own_slack), share * SHORT_SHARE, is_of_surest=True)
+    if 1.0 - own.noticed > MAX_MISSED * (1.0 - alone.noticed):
+        return (alone,)
+    return (_limits_of(WINDOWS[0], reference, slack, shift, share * (1.0 - SHORT_SHARE)), own)
+
+
+def _limits_of(
+    shadows: int,
+    reference: DriftReference,
+    slack: float,
+    shift: float,
+    share: float,
+    *,
+    is_of_surest: bool = False,
+) -> AlarmLimits:
+    window, run = shadows, RUN
+    if is_of_surest:
+        window, run = int(shadows * SUREST_PART), int(RUN * SUREST_PART)
+    falses = _false_alarms(window, reference, run)
     total = reference.samples + 3 * PRIOR
     worse, better = (reference.worse + PRIOR) / total, (reference.better + PRIOR) / total
     # A break turns accepted answers into losses, those among them that were gains too.
     turned = min(1.0, shift / (1.0 - worse + better))
+    # What a small reference leaves open adds to the spread of the window where its probability is stated.
+    open_worse, open_net = (
+        (1.0 - turned) ** 2 * spread / (reference.samples + 1.0)
+        for spread in (worse * (1.0 - worse), worse + better - (worse - better) ** 2)
+    )
     worse, better = worse + turned * (1.0 - worse), better * (1.0 - turned)
-    losses = NormalDist(window * worse, max(sqrt(window * worse * (1.0 - worse)), 1e-9))
-    net = NormalDist(worse - better, max(sqrt((worse + better - (worse - better) ** 2) / window), 1e-9))
-    reachable = int(losses.inv_cdf(1.0 - NOTICED))
+    expected, variance = window * worse, window * worse * (1.0 - worse)
+    losses = NormalDist(expected, max(sqrt(variance + window**2 * open_worse), 1e-9))
+    net = NormalDist(worse - better, max(sqrt((worse + better - (worse - better) ** 2) / window + open_net), 1e-9))
+    reachable = int(NormalDist(expected, max(sqrt(variance), 1e-9)).inv_cdf(1.0 - NOTICED))
     stop = min(window, max(_lowest(falses, FALSE_STOP * share), reachable))
     suspect = max(_lowest(falses, FALSE_SUSPICION * share), min(_lowest(falses, FALSE_STOP * share), reachable))
     suspicious_net = reference.net + slack / 2
     return AlarmLimits(
         window=window,
+        shadows=shadows,
+        is_of_surest=is_of_surest,
         suspect=suspect,
         stop=stop,
         max_net=reference.net + slack,
@@ -127,8 +177,8 @@ def _lowest(falses: list[float], highest: float) -> int:
     return next((at for at in range(1, len(falses)) if falses[at] <= highest), len(falses) - 1)
 
 
-def _false_alarms(window: int, reference: DriftReference) -> list[float]:
-    """By limit, 0 to `window`: probability that losses reach it within `RUN` samples without a shift."""
+def _false_alarms(window: int, reference: DriftReference, run: int) -> list[float]:
+    """By limit, 0 to `window`: probability that losses reach it within a `run` of samples without a shift."""
     losses, others = reference.worse + PRIOR, max(0.0, reference.samples - reference.worse) + PRIOR
     shared = window - 1
     scale = lgamma(shared + 1) - lgamma(losses + others + shared) + lgamma(losses + others)
@@ -146,7 +196,7 @@ def _false_alarms(window: int, reference: DriftReference) -> list[float]:
     found, tail = [0.0] * (window + 1), 0.0
     for limit in range(window, -1, -1):
         tail += counts[limit]
-        found[limit] = min(1.0, tail + max(0, RUN - window) * rises[limit])
+        found[limit] = min(1.0, tail + max(0, run - window) * rises[limit])
     return found
 
 

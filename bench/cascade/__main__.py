@@ -5,7 +5,7 @@
     python -m bench.cascade --rows N
     python -m bench.cascade --easy [--draws N] [--jobs N] [--keep FILE]
     python -m bench.cascade --collected [--draws N] [--only NAME ...] [--jobs N] [--keep FILE]
-    python -m bench.cascade --real URL_SMALL URL_LARGE --questions FILE [--answer-pattern REGEX] [--keep FILE]
+    python -m bench.cascade --real SMALL LARGE --questions FILE [--answer-pattern REGEX] [--folder DIR] [--keep FILE]
 
 Populations are made up with known truth, and RouteLLM's answers to GSM8K where its file is found (TRACES, by default
 ../shared/traces). Each `--data` adds a labelled file, by every one of its signals. Exit status 1 where something falls
@@ -39,9 +39,11 @@ from bench.cascade.populations import (
     tied,
 )
 from bench.cascade.real_models import REAL_METHOD, RealRun, UnusableModels, measure_real
+from bench.cascade.real_pods import served_at
 from bench.target import Target
 from cascade.calibration.labelled_file import InvalidLabelledFile, read_labelled
 from cascade.models import Price
+from tests.vllm.children import ChildFailedError
 
 AUROCS = (0.55, 0.65, 0.76, 0.82, 0.9)
 ODD = {"tied": tied, "graded": graded, "rare losses": rare, "ten buckets": bucketed, "three rungs": three_models}
@@ -102,10 +104,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--easy", action="store_true", help="what is saved by share of easy traffic instead")
     parser.add_argument(
-        "--real", nargs=2, metavar="URL", help="two models' servers instead, smaller first: collect, calibrate, serve"
+        *("--real",),
+        nargs=2,
+        metavar="URL",
+        help="two models instead, smaller first: collect, calibrate, serve. URLs of their servers, or folders below "
+        ".venv-vllm/models, of which vLLM pods are started",
     )
     parser.add_argument("--questions", type=Path, help='of --real: JSON lines {"question", "answer"}')
     parser.add_argument("--answer-pattern", metavar="REGEX", help="of --real: what is compared of an answer")
+    parser.add_argument("--folder", type=Path, help="of --real: its files stay there, and what was collected is kept")
     parser.add_argument("--max-loss", type=float, default=0.03, help="of --real (default 0.03)")
     parser.add_argument("--max-tokens", type=int, default=48, help="of --real: of an answer (default 48)")
     options = parser.parse_args(arguments)
@@ -167,18 +174,20 @@ def _drift(options: argparse.Namespace) -> int:
 
 
 def _real(options: argparse.Namespace) -> int:
-    small, large = (url.rstrip("/").removesuffix("/v1") for url in options.real)
-    run = RealRun(
-        (small, large),
-        options.questions,
-        pattern=options.answer_pattern,
-        max_loss=options.max_loss,
-        max_tokens=options.max_tokens,
-    )
-    with TemporaryDirectory(prefix="hearth-real-") as folder:
+    with TemporaryDirectory(prefix="hearth-real-") as temporary:
+        folder = options.folder or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         try:
-            lines, found = measure_real(run, Path(folder))
-        except (UnusableModels, OSError) as fault:
+            with served_at([url.rstrip("/").removesuffix("/v1") for url in options.real]) as (small, large):
+                run = RealRun(
+                    (small, large),
+                    options.questions,
+                    pattern=options.answer_pattern,
+                    max_loss=options.max_loss,
+                    max_tokens=options.max_tokens,
+                )
+                lines, found = measure_real(run, folder)
+        except (UnusableModels, ChildFailedError, OSError) as fault:
             print(f"bench-cascade: {fault}", file=sys.stderr)
             return 1
     return _print_page(found, [REAL_METHOD, "\n".join(lines)], options.keep)

@@ -27,8 +27,8 @@ from bench.cascade.populations import SMALL_COST, benefit_auroc
 from bench.target import Target
 from cascade.answer_comparison import answers_agree
 from cascade.calibration.calibrate import CalibrationTarget, calibrate
-from cascade.calibration.examples import AnswerPricing, Example, examples_of
-from cascade.calibration.label_errors import with_true_labels, without_judged
+from cascade.calibration.examples import AnswerPricing, Example, LabelledExamples, examples_of
+from cascade.calibration.label_errors import with_label_errors, with_true_labels, without_judged
 from cascade.calibration.labelled_file import read_labelled
 from cascade.calibration_file import (
     ANY_BUCKET,
@@ -320,17 +320,19 @@ of rows exceeds. The judge misses 10 % of worse answers, calls 8 % of equal ones
 
 def judge_collected(data: HiddenSet, draws: int) -> list[CollectedCell]:
     """Return a cell for each size."""
-    lines, examples = collect_all(data), truth_of(data)
+    collected, examples = read_labelled(b"\n".join(collect_all(data)), MODELS), truth_of(data)
     truth, guarantee = PopulationLoss(examples), QualityGuarantee(MAX_LOSS, CONFIDENCE)
     best, auroc = truth.best(MAX_LOSS).saved, benefit_auroc(examples)
-    shown = PopulationLoss(labelled_examples(data, lines, guarantee)[0]).best(MAX_LOSS).saved
+    shown = PopulationLoss(labelled_examples(data, collected, guarantee)[0]).best(MAX_LOSS).saved
     reachable = shown / best if best > 0 else 0.0
     cells = []
     for size in SIZES:
         random = Random(f"{data.name} {size}")
         effects, made, withdrawn, broken = list[Effect](), 0, 0, 0
         for _ in range(draws if size else 1):
-            file = calibrated(data, random.choices(lines, k=size), guarantee)
+            # Rows are read once; what their labels may be wrong by is measured anew on those that were drawn.
+            drawn = with_label_errors(replace(collected, rows=random.choices(collected.rows, k=size)))
+            file = calibrated(data, drawn, guarantee)
             if file is None or not file.is_promised:
                 effects.append(NOTHING)
                 continue
@@ -349,13 +351,12 @@ def judge_collected(data: HiddenSet, draws: int) -> list[CollectedCell]:
 
 
 def labelled_examples(
-    data: HiddenSet, lines: Sequence[bytes], guarantee: QualityGuarantee
+    data: HiddenSet, labelled: LabelledExamples, guarantee: QualityGuarantee
 ) -> tuple[list[Example], float]:
-    """Return the examples that `hearth cascade calibrate` makes of these lines, and how far their labels may be wrong.
+    """Return the examples that `hearth cascade calibrate` makes of these rows, and how far their labels may be wrong.
 
     The second is the probability that the labels understate the losses.
     """
-    labelled = read_labelled(b"\n".join(lines), MODELS)
     # Rows are redrawn independently: that a row occurs twice says nothing of its group.
     labelled = with_true_labels(labelled) if data.is_true_only else without_judged(labelled, guarantee)
     labelled = replace(labelled, rows=[replace(row, group=0, bucket=row.bucket) for row in labelled.rows])
@@ -368,11 +369,11 @@ def stage_of(data: HiddenSet) -> SignalStage:
     return SignalStage.PROMPT if data.signal == EASE else SignalStage.WINDOW
 
 
-def calibrated(data: HiddenSet, lines: Sequence[bytes], guarantee: QualityGuarantee) -> CalibrationFile | None:
-    """Return what `hearth cascade calibrate` writes for these lines; None without any."""
-    if not lines:
+def calibrated(data: HiddenSet, labelled: LabelledExamples, guarantee: QualityGuarantee) -> CalibrationFile | None:
+    """Return what `hearth cascade calibrate` writes for these rows; None without any."""
+    if not labelled.rows:
         return None
-    examples, error = labelled_examples(data, lines, guarantee)
+    examples, error = labelled_examples(data, labelled, guarantee)
     return calibrate(examples, CalibrationTarget(MODELS, data.signal, stage_of(data)), guarantee, error).file
 
 
@@ -384,7 +385,8 @@ def serve(data: HiddenSet, file: CalibrationFile, examples: Sequence[Example], r
         example, prompt = examples[at], data.prompts[at]
         verdict = judge_signal(drift.calibration, 0, example.bucket, example.signals[0], draw=random.random())
         if verdict is AnswerVerdict.KEEP:
-            drift.record_sample(0, 0 if answers_agree(*prompt.answers) else 1)
+            is_surest = file.is_surest(0, example.bucket, example.signals[0])
+            drift.record_sample(0, 0 if answers_agree(*prompt.answers) else 1, is_surest=is_surest)
             samples += 1
         if samples == SHADOWS or drift.is_withdrawn:
             break

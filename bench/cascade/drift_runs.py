@@ -191,7 +191,7 @@ def _cell(
         noticed += shaken.noticed_at is not None
         withdrawn += shaken.stopped_at is not None
         delays.append(float("inf") if shaken.noticed_at is None else shaken.noticed_at)
-        predicted.append(broken.windows[0].limits.noticed if broken.windows else 0.0)
+        predicted.append(broken.noticed)
     middle = median(delays)
     return DriftCell(
         population=population.name,
@@ -264,7 +264,8 @@ def _run(
             continue
         compared += 1
         truth = 1.0 if turned and random.random() < turned else example.scores[1] - example.scores[0]
-        controller.record_sample(0, comparison.outcome(truth, random))
+        is_surest = file.is_surest(0, ANY_BUCKET, example.signals[0])
+        controller.record_sample(0, comparison.outcome(truth, random), is_surest=is_surest)
         if suspected is None and controller.is_suspected:
             suspected = compared
         if controller.is_withdrawn:
@@ -278,6 +279,8 @@ def drift_targets(cells: Sequence[DriftCell]) -> Iterator[Target]:
         own = [cell for cell in cells if cell.comparison == name]
         runs = sum(cell.runs for cell in own)
         yield Target(f"{name}: stopped without a shift, of {runs:,}", MAX_FALSE, sum(c.stopped for c in own) / runs)
+        title = f"{name}: breaks noticed within {NOTICE_WITHIN}, of all {runs:,}"
+        yield Target(title, MIN_NOTICED, sum(cell.noticed for cell in own) / runs, is_minimum=True)
         clear = [cell for cell in own if cell.predicted >= MIN_NOTICED]
         if runs := sum(cell.runs for cell in clear):
             title = f"{name}: breaks noticed within {NOTICE_WITHIN}, of {runs:,} where that is stated"

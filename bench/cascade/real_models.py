@@ -191,6 +191,8 @@ def _body(run: RealRun, question: Question) -> dict[str, Any]:
         "messages": [{"role": "user", "content": question.text}],
         "temperature": 0,
         "max_tokens": run.max_tokens,
+        # What follows the first line is small talk, in which the answer is hard to find again.
+        "stop": ["\n"],
     }
 
 

@@ -119,7 +119,24 @@ def reference_outcomes(file: CalibrationFile, examples: Sequence[Example]) -> It
             if outcomes or comparison is Comparison.SCORES:
                 worse = sum(outcome for outcome in outcomes if outcome > 0.0)
                 better = -sum(outcome for outcome in outcomes if outcome < 0.0)
-                yield ReferenceOutcomes(index, comparison, judged[index], len(outcomes), worse, better)
+                yield ReferenceOutcomes(
+                    *(index, comparison, judged[index], len(outcomes), worse, better),
+                    *_surest(file, own, index, comparison),
+                )
+
+
+def _surest(
+    file: CalibrationFile, accepted: Sequence[Example], index: int, comparison: Comparison
+) -> tuple[int, float, float]:
+    """Return how many of the compared answers are among the surest, and how many of them are worse and better."""
+    outcomes = [
+        outcome
+        for example in accepted
+        if (outcome := _outcome(example, index, comparison)) is not None
+        and file.is_surest(index, example.bucket, example.signals[index])
+    ]
+    worse = sum(outcome for outcome in outcomes if outcome > 0.0)
+    return len(outcomes), worse, worse - sum(outcomes)
 
 
 def _outcome(example: Example, index: int, comparison: Comparison) -> float | None:

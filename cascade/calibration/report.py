@@ -147,10 +147,10 @@ def _drift(file: CalibrationFile) -> Iterator[str]:
     """Yield by comparison what shadow samples will notice."""
     for comparison in Comparison:
         windows = DriftController(file, comparison=comparison).windows
-        for window in windows[-1:]:
-            limits = window.limits
+        if windows:
+            limits = max((window.limits for window in windows), key=lambda each: each.noticed)
             yield (
-                f"compared by {comparison}: a break to twice the allowed loss is noticed within {limits.window:,} "
+                f"compared by {comparison}: a break to twice the allowed loss is noticed within {limits.shadows:,} "
                 f"shadow samples with probability {limits.noticed:.2f}, if the comparison shows four of five losses"
             )
 

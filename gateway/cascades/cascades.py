@@ -433,6 +433,7 @@ def _show_drift(status: GuaranteeStatus) -> dict[str, Any]:
             {
                 "samples": window.samples,
                 "window": window.limits.window,
+                "is_of_surest": window.limits.is_of_surest,
                 "worse": window.worse,
                 "better": window.better,
                 "suspect_at": window.limits.suspect,

@@ -22,7 +22,7 @@ from cascade.answer_comparison import (
     read_comparison,
 )
 from cascade.calibration_file import CalibrationFile, Comparison
-from cascade.drift import TRIAL_INTERVAL, DriftController, FreezeDetector
+from cascade.drift import TRIAL_INTERVAL, DriftController, FreezeDetector, SampleOutcome
 from cascade.models import Cascade
 from cascade.net_loss_window import NetLossWindow
 from cascade.record import KEPT
@@ -74,8 +74,8 @@ class ShadowAnswer(Struct, frozen=True):
 LogFunction = Callable[..., None]
 """Logs an event: its level, its message, its fields."""
 
-PublishSample = Callable[[str, int, int], bool]
-"""Shares a sample: id of its calibration, index of its model, outcome. Returns False where it is not shared."""
+PublishSample = Callable[[str, SampleOutcome], bool]
+"""Shares a sample of the calibration with this id. Returns False where it is not shared."""
 
 
 AskModel = Callable[[bytes | None, str], Awaitable[ShadowAnswer | None]]
@@ -255,6 +255,8 @@ class ShadowSampler:
 
     async def _compare(self, kept: ShadowState, sample: ShadowSample, run: CascadeRun, ours: str) -> None:
         at, usage, cost = run.model_index, Usage(0), 0.0
+        signal = run.judge.signal if run.judge else None
+        is_surest = kept.calibration.is_surest(at, run.plan.features.bucket, signal)
         try:
             larger = run.plan.cascade.models[at + 1]
             answer = await sample.ask(None, larger.name)
@@ -269,8 +271,11 @@ class ShadowSampler:
                     usage.prompt_tokens + judging.prompt_tokens, usage.completion_tokens + judging.completion_tokens
                 )
                 cost += _judge_cost(run.plan.cascade, kept.judge_model, judging)
-            if outcome is not None and not self.publish(kept.id, at, outcome):
-                self._take(run.plan.cascade.name, kept, at, outcome)
+            if outcome is None:
+                return
+            found = SampleOutcome(at, outcome, is_surest)
+            if not self.publish(kept.id, found):
+                self._take(run.plan.cascade.name, kept, found)
         finally:
             _release(kept, sample, usage, cost)
 
@@ -299,16 +304,16 @@ class ShadowSampler:
         """Ids of the calibrations in use."""
         return {kept.id for kept in self._kept.values()}
 
-    def apply_sample(self, state_id: str, index: int, outcome: int) -> None:
+    def apply_sample(self, state_id: str, sample: SampleOutcome) -> None:
         """Apply a sample that was shared. One of a calibration that is no longer in use is dropped."""
         for name, kept in self._kept.items():
-            if kept.id == state_id and index < len(kept.freeze_detectors):
-                self._take(name, kept, index, outcome)
+            if kept.id == state_id and sample.index < len(kept.freeze_detectors):
+                self._take(name, kept, sample)
 
-    def _take(self, name: str, kept: ShadowState, at: int, outcome: int) -> None:
-        staying = kept.drift
+    def _take(self, name: str, kept: ShadowState, sample: SampleOutcome) -> None:
+        staying, at = kept.drift, sample.index
         was_withdrawn, was_suspected, was_learning = staying.is_withdrawn, staying.is_suspected, staying.reference
-        staying.record_sample(at, outcome)
+        staying.record_sample(at, sample.outcome, is_surest=sample.is_surest)
         if was_learning is None and staying.reference is not None:
             self._report_reference(name, kept)
         if staying.is_withdrawn and not was_withdrawn:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol, cast
 
+from cascade.drift import SampleOutcome
 from gateway.runtime.guard import raise_if_cancelled, restarted
 from gateway.runtime.redis_client import connect_redis
 from gateway.runtime.redis_location import RedisLocation
@@ -26,8 +27,8 @@ EXCHANGE_S = 1.0
 TIMEOUT_S = 1.0
 RECONNECT_S = 1.0
 
-ApplySample = Callable[[str, int, int], None]
-"""Applies a sample: the id of its calibration, the index of its model, its outcome."""
+ApplySample = Callable[[str, SampleOutcome], None]
+"""Applies a sample of the calibration with this id."""
 
 
 class StreamClient(Protocol):
@@ -47,15 +48,15 @@ class SharedSamples:
         self._place = place
         self._active = active
         self._apply = apply
-        self._unsent: list[tuple[str, int, int]] = []
+        self._unsent: list[tuple[str, SampleOutcome]] = []
         self._read_up_to: dict[str, bytes | str] = {}
         self._is_connected = False
 
-    def publish(self, calibration_id: str, index: int, outcome: int) -> bool:
+    def publish(self, calibration_id: str, sample: SampleOutcome) -> bool:
         """Take a sample to send. Returns False where it must be applied here: Redis is away, or too many wait."""
         if not self._is_connected or len(self._unsent) >= MAX_UNSENT:
             return False
-        self._unsent.append((calibration_id, index, outcome))
+        self._unsent.append((calibration_id, sample))
         return True
 
     @restarted("cascade samples")
@@ -80,16 +81,17 @@ class SharedSamples:
     def _apply_unsent(self) -> None:
         """Apply what could not be sent; it is then not shared."""
         unsent, self._unsent = self._unsent, []
-        for calibration_id, index, outcome in unsent:
-            self._apply(calibration_id, index, outcome)
+        for calibration_id, sample in unsent:
+            self._apply(calibration_id, sample)
 
     async def exchange(self, client: StreamClient) -> None:
         """Send the samples that wait, then read and apply new ones. Raises what the client raises."""
         while self._unsent:
-            calibration_id, index, outcome = self._unsent[0]
+            calibration_id, sample = self._unsent[0]
             name = self._name(calibration_id)
+            fields = {"i": sample.index, "o": sample.outcome, "s": int(sample.is_surest)}
             async with asyncio.timeout(TIMEOUT_S):
-                await client.xadd(name, {"i": index, "o": outcome}, maxlen=MAX_SAMPLES, approximate=True)
+                await client.xadd(name, fields, maxlen=MAX_SAMPLES, approximate=True)
                 await client.expire(name, KEPT_S)
             del self._unsent[0]
         active = self._active()
@@ -107,7 +109,7 @@ class SharedSamples:
         for entry_id, fields in entries:
             self._read_up_to[calibration_id] = entry_id
             if (sample := _sample(fields)) is not None:
-                self._apply(calibration_id, *sample)
+                self._apply(calibration_id, sample)
         return len(entries) == BATCH
 
     def _name(self, calibration_id: str) -> str:
@@ -121,10 +123,11 @@ def _entries(found: Any) -> Iterator[tuple[bytes | str, Mapping[Any, Any]]]:
         yield from entries
 
 
-def _sample(fields: Mapping[Any, Any]) -> tuple[int, int] | None:
-    """Return index and outcome; None for anything else than a sample."""
+def _sample(fields: Mapping[Any, Any]) -> SampleOutcome | None:
+    """Return the sample of an entry, of older gateways without `s`; None for anything else than a sample."""
+    named = {name: fields.get(name.encode(), fields.get(name)) for name in ("i", "o", "s")}
     try:
-        index, outcome = (int(fields.get(name.encode(), fields.get(name))) for name in ("i", "o"))
+        index, outcome, surest = int(named["i"]), int(named["o"]), int(named["s"] or 0)
     except (TypeError, ValueError):
         return None
-    return (index, outcome) if index >= 0 and outcome in (-1, 0, 1) else None
+    return SampleOutcome(index, outcome, surest == 1) if index >= 0 and outcome in (-1, 0, 1) else None

