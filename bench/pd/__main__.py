@@ -1,9 +1,10 @@
 """Plays workloads in every way, prints a table and one line for each thing that issue 6 wants.
 
-    python -m bench.pd [--seeds N ...] [--quick] [--only SECTION] [--jobs N] [--keep FILE]
+    python -m bench.pd [--seeds N ...] [--quick] [--only SECTION] [--jobs N] [--parts FOLDER] [--keep FILE]
 
 Sections: `hours` (each recording by itself), `shifting` (days that turn), `steady` (each request's own choice) and
-`prices` (two kinds of engines).
+`prices` (two kinds of engines). With `--parts` the figures of each way are written there, and ways whose figures are
+there are not played again.
 
 Needs the recorded traces in the folder that TRACES names. Exit status 1 where something falls short.
 """
@@ -11,11 +12,14 @@ Needs the recorded traces in the folder that TRACES names. Exit status 1 where s
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -66,13 +70,15 @@ SECTIONS = ("hours", "shifting", "steady", "prices")
 class Bench:
     """One run of it."""
 
-    def __init__(self, pool: ProcessPoolExecutor) -> None:
+    def __init__(self, pool: ProcessPoolExecutor, parts: Path | None = None) -> None:
         self._pool = pool
+        self._parts = parts
 
     def play(self, ways: Iterable[Way], days: Sequence[Workload]) -> dict[str, Figures]:
         """Each way over the same day with all seeds."""
         started = {
-            way.name: [self._pool.submit(play_way, way, day, seed) for seed, day in enumerate(days)] for way in ways
+            way.name: [self._pool.submit(played, way, day, seed, self._parts) for seed, day in enumerate(days)]
+            for way in ways
         }
         return {name: middle([run.result() for run in runs]) for name, runs in started.items()}
 
@@ -101,12 +107,26 @@ class Bench:
         return self.play([*fixed_ways(), always_way(), choice_way()], [workload])
 
 
+def played(way: Way, day: Workload, seed: int, parts: Path | None) -> Figures:
+    """Play a workload in one way, or return the figures that are kept of it."""
+    if parts is None:
+        return play_way(way, day, seed)
+    words = (day.name, str(len(day.trace.arrivals)), way.name, str(seed))
+    path = parts / f"{re.sub('[^A-Za-z0-9]+', '_', ' '.join(words))}.json"
+    if path.exists():
+        return Figures(**json.loads(path.read_text(encoding="utf-8")))
+    figures = play_way(way, day, seed)
+    parts.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(figures)), encoding="utf-8")
+    return figures
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     sections, targets = [_head(options.seeds), METHOD], list[Target]()
     with ProcessPoolExecutor(options.jobs) as pool:
         try:
-            for workload, rows in _played(Bench(pool), options):
+            for workload, rows in _played(Bench(pool, options.parts), options):
                 sections.append(_table(workload, rows))
                 print(sections[-1], end="\n\n", flush=True)
                 targets += targets_of(workload, rows)
@@ -166,6 +186,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="short: shows that it runs, proves nothing")
     parser.add_argument("--only", choices=SECTIONS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="runs at once")
+    parser.add_argument("--parts", type=Path, metavar="FOLDER", help="of figures: an interrupted bench goes on there")
     parser.add_argument("--keep", type=Path, metavar="FILE", help="write what is printed to this file too")
     return parser.parse_args(arguments)
 
