@@ -384,7 +384,15 @@ their number: after a longer silence of all, up to `MAX_SILENCE_S`, the link is 
 
 CATCH_UP_S = 2.0
 """So long after a missing replica was heard again its updates may be old: they were held back on their way. What was
-cached and how long it took when they were sent says nothing of now."""
+cached and how long it took when they were sent says nothing of now. Where batches tell when they were sent, until one
+comes that was not held back."""
+
+HELD_BACK_S = MAX_SILENCE_S
+"""A batch that took so much longer than the fastest ones before was held back."""
+
+MAX_CLOCK_DRIFT = 0.01
+"""Of a second a second: how much faster a clock may run than another. What takes longer for good is normal some time
+later."""
 
 MAX_OPEN_REQUESTS, MAX_OPEN_OF_ALL = 1 << 17, 1 << 19
 """Per origin, far beyond what one process can serve; and of all together, of which each has an even part."""
@@ -417,6 +425,7 @@ class RemoteReplica:
         "has_gap",
         "last_placed",
         "last_update_s",
+        "least_delay_s",
         "missed_after",
         "missed_before",
         "missed_since_s",
@@ -445,13 +454,28 @@ class RemoteReplica:
         """Whether updates were lost since its last snapshot."""
         self.last_update_s = 0.0
         self.current_from_s = -inf
-        """From when on its requests are learned from."""
+        """From when on its requests are learned from; minus infinity while nothing is held back."""
+        self.least_delay_s = inf
+        """From sending to receiving the fastest batches, plus the difference of the clocks; infinity where unknown."""
 
     def missed(self, last_placed: int, since_s: float) -> None:
         """Note that updates are missing behind one that came at `since_s`, when `last_placed` was the last request."""
         self.last_placed = last_placed
         self.missed_after, self.missed_before = last_placed, inf
         self.missed_since_s = min(self.missed_since_s, since_s)
+
+    def note_delay(self, sent_s: float, now_s: float) -> None:
+        """Note whether a batch that was sent at `sent_s`, by the replica's clock, was held back. Where all batches of
+        `CATCH_UP_S` seem to be, a clock was set or the way has become longer.
+        """
+        delay_s, least_s = now_s - sent_s, self.least_delay_s + MAX_CLOCK_DRIFT * (now_s - self.last_update_s)
+        self.least_delay_s = min(delay_s, least_s)
+        if delay_s <= least_s + HELD_BACK_S:
+            self.current_from_s = -inf
+        elif self.current_from_s == -inf or self.is_late(now_s):
+            self.current_from_s = now_s + CATCH_UP_S
+        elif now_s >= self.current_from_s:
+            self.least_delay_s, self.current_from_s = delay_s, -inf
 
     @property
     def is_busy(self) -> bool:
@@ -503,8 +527,10 @@ class ReplicaState:
         self._charged = 0
         """Requests charged: one of as many as there are replicas is learned from, so that learning costs the same
         however many there are, and lasts as long."""
-        self._removed: OrderedDict[int, tuple[int | None, int, float]] = OrderedDict()
-        """Of origins that were removed: number of the last batch, the last request, and when that batch came."""
+        self._removed: OrderedDict[int, tuple[int | None, int, float, float]] = OrderedDict()
+        """Of origins that were removed: number of the last batch, the last request, when that batch came, and the delay
+        of the fastest.
+        """
         self._is_silent = False
         """Whether all replicas with open requests have been silent for too long."""
         self._missing: set[int] = set()
@@ -539,17 +565,18 @@ class ReplicaState:
                 found[charge.slot] = running + charge.sequences, prefill_tokens, kv_tokens + charge.kv_tokens
         return found
 
-    def apply(self, name: int, number: int, updates: Sequence[StateUpdate], now_s: float) -> bool:
+    def apply(
+        self, name: int, number: int, updates: Sequence[StateUpdate], now_s: float, sent_s: float | None = None
+    ) -> bool:
         """Apply a batch of an origin, its `number`th. False where updates were lost: request a snapshot of it.
 
-        A duplicate, or a batch that arrives behind a later one, is ignored.
+        A duplicate, or a batch that arrives behind a later one, is ignored. `sent_s`: by the origin's own clock; None
+        where it is not known.
         """
         origin = self._origin(name, now_s)
         if origin is None:
             return True
-        if origin.is_late(now_s):
-            self._catch_up(origin, now_s, now_s - origin.last_update_s)
-        last_update_s, origin.last_update_s = origin.last_update_s, now_s
+        last_update_s = self._note_arrival(origin, sent_s, now_s)
         if origin.number is not None and number <= origin.number:
             return True
         before = origin.number_before if origin.number is None else origin.number
@@ -574,6 +601,22 @@ class ReplicaState:
             return False
         return not origin.has_gap
 
+    def _note_arrival(self, origin: RemoteReplica, sent_s: float | None, now_s: float) -> float:
+        """Note that a batch has come, and whether its origin is missing. Returns when the last one before came."""
+        last_update_s, was_late = origin.last_update_s, origin.is_late(now_s)
+        if sent_s is not None and origin.least_delay_s < inf:
+            current_from_s = origin.current_from_s
+            origin.note_delay(sent_s, now_s)
+            origin.last_update_s = now_s
+            if was_late or origin.current_from_s != current_from_s:
+                self._note_missing(now_s)
+        elif was_late:
+            self._catch_up(origin, now_s, now_s - last_update_s)
+        elif sent_s is not None and now_s >= origin.current_from_s:
+            origin.least_delay_s, origin.current_from_s = now_s - sent_s, -inf
+        origin.last_update_s = now_s
+        return last_update_s
+
     def missed_s(self, name: int, now_s: float) -> float:
         """Return how long ago the last batch of an origin came before its updates were lost; 0 where none were."""
         origin = self._origins.get(name)
@@ -583,7 +626,7 @@ class ReplicaState:
         """Remove an origin and all that it had open."""
         origin = self._origins.pop(name, None)
         if origin is not None:
-            self._removed[name] = origin.number, origin.last_placed, origin.last_update_s
+            self._removed[name] = origin.number, origin.last_placed, origin.last_update_s, origin.least_delay_s
             if len(self._removed) > MAX_REPLICAS:
                 self._removed.popitem(last=False)
         for remote in origin.open.values() if origin else ():
@@ -663,7 +706,7 @@ class ReplicaState:
                 return None
             origin = self._origins[name] = RemoteReplica(name)
             if (known := self._removed.pop(name, None)) is not None:
-                origin.number_before, origin.last_placed, origin.last_update_s = known
+                origin.number_before, origin.last_placed, origin.last_update_s, origin.least_delay_s = known
             if self._missing:  # It is back, or another has taken its place.
                 self._missing.discard(name if name in self._missing else next(iter(self._missing)))
                 self._catch_up(origin, now_s, CATCH_UP_S)

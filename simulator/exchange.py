@@ -174,7 +174,7 @@ class Exchange:
 
     def _apply_batch(self, other: Member, member: Member, number: int, batch: list[StateUpdate], sent_s: float) -> None:
         now_s = self._loop.time()
-        is_contiguous = other.applier.apply(member.name, number, batch, now_s)
+        is_contiguous = other.applier.apply(member.name, number, batch, now_s, sent_s)
         if self.loss:
             other.applier.remove_stale(now_s - TIMEOUT_S, now_s)
         if not is_contiguous and now_s - member.stated_s > max(self.delay_s, MIN_SNAPSHOT_S if self._beating else 0.0):

@@ -49,22 +49,23 @@ class LinkWatch:
 
     @restarted(LOOP)
     async def run(self) -> None:
-        """Watch while requests are under way, until cancelled."""
-        while True:
-            await self._needed.wait()
-            busy = [each.config for each in self._monitor if each.open_requests]
-            if not busy:
-                self._needed.clear()
-                self._trusted_until_s.clear()
-                known = {each.config.url for each in self._monitor}
-                self._took_s = {url: took_s for url, took_s in self._took_s.items() if url in known}
-                continue
-            for endpoint in busy:
-                if endpoint.url in self._probing:
+        """Watch while requests are under way, until cancelled; probes end with it."""
+        async with asyncio.TaskGroup() as probes:
+            while True:
+                await self._needed.wait()
+                busy = [each.config for each in self._monitor if each.open_requests]
+                if not busy:
+                    self._needed.clear()
+                    self._trusted_until_s.clear()
+                    known = {each.config.url for each in self._monitor}
+                    self._took_s = {url: took_s for url, took_s in self._took_s.items() if url in known}
                     continue
-                if endpoint.url not in self._took_s or self._is_silent(endpoint):
-                    self._begin_probe(endpoint)
-            await asyncio.sleep(max(MIN_LOOK_S, LOOK_SHARE * min(each.connect_timeout_s for each in busy)))
+                for endpoint in busy:
+                    if endpoint.url in self._probing:
+                        continue
+                    if endpoint.url not in self._took_s or self._is_silent(endpoint):
+                        self._begin_probe(endpoint, probes)
+                await asyncio.sleep(max(MIN_LOOK_S, LOOK_SHARE * min(each.connect_timeout_s for each in busy)))
 
     def _is_silent(self, endpoint: ProviderEndpoint) -> bool:
         silence_s = self._pool.silence_s(endpoint.url)
@@ -72,8 +73,8 @@ class LinkWatch:
             return False
         return self._pool.loop.time() >= self._trusted_until_s.get(endpoint.url, 0.0)
 
-    def _begin_probe(self, endpoint: ProviderEndpoint) -> None:
-        task = self._pool.loop.create_task(self._probe_link(endpoint))
+    def _begin_probe(self, endpoint: ProviderEndpoint, probes: asyncio.TaskGroup) -> None:
+        task = probes.create_task(self._probe_link(endpoint), name="probe link")
         self._probing[endpoint.url] = task
         task.add_done_callback(lambda _: self._probing.pop(endpoint.url, None))
 

@@ -46,7 +46,10 @@ READ_AT_ONCE = 64
 """Entries: of the largest that are written here together, 16 MB."""
 
 MAX_ENTRY_BYTES = 8 << 20
-"""Larger entries are not from Hearth; they are not decoded, and read one at a time."""
+"""Larger entries are not from Hearth; they are not decoded."""
+
+MAX_READ_FAILURES = 3
+"""Reads in a row without an answer, while Redis takes writes: then what cannot be read is skipped."""
 
 MAX_BATCHES, MAX_REQUESTS = 1 << 14, 1 << 13
 """In one entry that is read: `ENTRY_BYTES` of heartbeats, and requests of snapshots of all replicas."""
@@ -118,7 +121,10 @@ class RedisBridge:
         """Replicas whose snapshots are to be requested, and seconds in which their updates were missed."""
         self._has_work = asyncio.Event()
         self._has_work.set()
-        self._last = STREAM_START
+        self._last = self._written = STREAM_START
+        """The last entry that was read, and that was written here."""
+        self._read_failures = 0
+        """In a row, at the same place of the stream."""
         self._to_request: dict[int, float] = {}
         """Replicas of this host of which other hosts have requested snapshots in the entries that were read together,
         and the seconds in which their updates were missed."""
@@ -218,7 +224,8 @@ class RedisBridge:
                 self._key, {ENTRY_FIELD: _ENCODER.encode(entry)}, maxlen=MAX_ENTRIES, approximate=True
             )
         self._unread_us.append(sent_us)
-        if parse_entry_id(entry_id) < self._last:
+        self._written = parse_entry_id(entry_id)
+        if self._written < self._last:
             # The stream was created again, by a clock behind that of the old one.
             self._last = STREAM_START
 
@@ -245,33 +252,44 @@ class RedisBridge:
 
     async def _read_loop(self, client: RedisClient) -> None:
         self._unread_us.clear()
-        at_once = READ_AT_ONCE
         while True:
+            at_once = max(1, READ_AT_ONCE >> 3 * self._read_failures)
             try:
-                async with asyncio.timeout(BLOCK_S + ANSWER_S):
-                    streams: Any = await client.xread(
-                        {self._key: format_entry_id(self._last)}, at_once, int(BLOCK_S * 1000)
-                    )
+                entries = await self._read_entries(client, at_once)
             except BaseException:
                 self.reads = False
+                self._note_read_failure()
                 raise
             self.reads = True
             self._note_success()
             raise_if_cancelled()
-            entries = streams[0][1] if streams else []
-            is_complete, at_once = len(entries) < at_once, READ_AT_ONCE
+            self._read_failures = 0
             for entry_id, fields in entries:
                 self._last = parse_entry_id(entry_id)
-                if sum(map(len, fields.values())) > MAX_ENTRY_BYTES:
-                    self.strange, at_once = self.strange + 1, 1
-                else:
-                    self._take_entry(fields)
+                self._take_entry(fields)
             self._request_snapshots()
-            if is_complete:
+            if len(entries) < at_once:
                 self._hub.complete_history()
             await asyncio.sleep(0)
 
+    async def _read_entries(self, client: RedisClient, at_once: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        async with asyncio.timeout(BLOCK_S + ANSWER_S):
+            streams: Any = await client.xread({self._key: format_entry_id(self._last)}, at_once, int(BLOCK_S * 1000))
+        return streams[0][1] if streams else []
+
+    def _note_read_failure(self) -> None:
+        """Read less at once the next time. Where even one entry is not read in time although Redis takes writes, go on
+        behind what was written here last: gaps in the numbers of batches are reported by their readers.
+        """
+        self._read_failures += 1
+        if self._read_failures >= MAX_READ_FAILURES and self.writes and self._written > self._last:
+            self._last, self._read_failures = self._written, 0
+            self.strange += 1
+
     def _take_entry(self, fields: dict[bytes, bytes]) -> None:
+        if sum(map(len, fields.values())) > MAX_ENTRY_BYTES:
+            self.strange += 1
+            return
         try:
             entry = _DECODER.decode(fields[ENTRY_FIELD])
         except (msgspec.DecodeError, UnicodeDecodeError, KeyError, TypeError):

@@ -150,7 +150,7 @@ class ReplicaSync:
         updates = self._publisher.take()
         self._number += 1
         if self._client.is_connected:
-            self._client.send(UpdateBatch(encode_batch(self.replica_id, self._number, updates)))
+            self._client.send(UpdateBatch(encode_batch(self.replica_id, self._number, updates, self._clock())))
             self.sent += len(updates)
         else:
             self.unsent += len(updates)
@@ -242,7 +242,7 @@ class ReplicaSync:
         self.applier.rejected += batch.skipped
         if batch.replica_id == self.replica_id:
             return
-        is_contiguous = self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
+        is_contiguous = self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s, batch.sent_s)
         if not is_contiguous and now_s - self._requested_s.get(batch.replica_id, -MIN_SNAPSHOT_S) >= MIN_SNAPSHOT_S:
             self._requested_s[batch.replica_id] = now_s
             self._client.send(GapReport(batch.replica_id, self.applier.missed_s(batch.replica_id, now_s)))

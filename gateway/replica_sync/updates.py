@@ -1,6 +1,6 @@
 """The encoding of update batches: MessagePack, readable by neighbouring versions.
 
-    [schema, least reader, cutting, origin, number, [name, ...], [update, ...]]
+    [schema, least reader, cutting, origin, number, [name, ...], [update, ...], sent]
 
 Names of engines and models are listed once per batch; updates refer to them by index. A prompt's blocks are eight bytes
 each, without those shared with the previous prompt of the batch. Tokens are integers, times integer microseconds.
@@ -11,7 +11,8 @@ raise `least reader`, so that older versions skip the whole batch.
 Schema 2 appends to a charge the objective of its stream, and adds waiting work and rejections. Charges of a peer that
 writes schema 1 count as load without an objective. Schema 3 adds the updates of desired engines. Schema 4 marks
 placements that are sent again because a peer has missed them; readers before it take them for new ones of no load that
-end at once.
+end at once. Schema 5 appends to a batch when it was sent, by the clock of its sender: how long it took can be compared
+with the batches before.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ from routing.replica_state import (
 )
 from tenancy.peers import MAX_TENANTS, MAX_TIERS
 
-SCHEMA = 4
+SCHEMA = 5
 """The version written here, raised with every change of the encoding."""
 
 MIN_READER_SCHEMA = 1
@@ -185,10 +186,13 @@ class _Head(Struct, frozen=True, array_like=True):
 
 class _Batch(_Head, frozen=True, array_like=True):
     updates: Annotated[list[_Update], Meta(max_length=MAX_UPDATES)]
+    sent_ms: int | None = None
+    """Schema 5."""
 
 
 class _RawBatch(_Head, frozen=True, array_like=True):
     updates: Annotated[list[Raw], Meta(max_length=MAX_UPDATES)]
+    sent_ms: int | None = None
 
 
 class DecodedBatch(Struct, frozen=True):
@@ -199,6 +203,8 @@ class DecodedBatch(Struct, frozen=True):
     updates: list[StateUpdate]
     skipped: int
     """Updates that were skipped."""
+    sent_s: float | None = None
+    """When it was sent, by the replica's own clock; None where it does not tell."""
 
 
 _ENCODER = msgspec.msgpack.Encoder()
@@ -218,12 +224,13 @@ _RAW_BATCH = msgspec.msgpack.Decoder(_RawBatch)
 _UPDATE: msgspec.msgpack.Decoder[_Update] = msgspec.msgpack.Decoder(_Update)
 
 
-def encode_batch(replica_id: int, number: int, updates: Iterable[StateUpdate]) -> bytes:
-    """Encode a batch of a replica, numbered `number`."""
+def encode_batch(replica_id: int, number: int, updates: Iterable[StateUpdate], sent_s: float | None = None) -> bytes:
+    """Encode a batch of a replica, numbered `number`. `sent_s`: now, by a clock that is never set."""
     writer = _Writer()
     encoded = [writer.encode(update) for update in sorted(updates, key=_is_added)]
+    sent_ms = None if sent_s is None else _integer(sent_s * 1e3)
     return _ENCODER.encode(
-        _Batch(SCHEMA, MIN_READER_SCHEMA, BLOCK_SIZES_ID, replica_id, number, list(writer.names), encoded)
+        _Batch(SCHEMA, MIN_READER_SCHEMA, BLOCK_SIZES_ID, replica_id, number, list(writer.names), encoded, sent_ms)
     )
 
 
@@ -263,10 +270,11 @@ def decode_batch(batch: bytes) -> DecodedBatch:
     if head.least_reader > SCHEMA:
         raise UndecodableBatchError(f"written for schema {head.least_reader} and later, this is {SCHEMA}")
     updates = _Reader(head).decode(encoded)
-    return DecodedBatch(head.origin, head.number, updates, len(encoded) - len(updates))
+    sent_s = None if head.sent_ms is None else head.sent_ms / 1e3
+    return DecodedBatch(head.origin, head.number, updates, len(encoded) - len(updates), sent_s)
 
 
-def _split(batch: bytes) -> tuple[_Head, Sequence[_Update | Raw]]:
+def _split(batch: bytes) -> tuple[_Batch | _RawBatch, Sequence[_Update | Raw]]:
     """The updates of a batch; where some are unknown, those as raw bytes."""
     try:
         whole = _BATCH.decode(batch)

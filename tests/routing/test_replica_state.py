@@ -673,6 +673,61 @@ def test_a_silent_peer_with_open_requests_is_missing_until_it_sends() -> None:
     assert missing_s(old) == 2.0
 
 
+def timed_pair() -> tuple[Talker, Talker]:
+    """Two of which one has heard the other, which has a request open and whose clock is a thousand seconds ahead."""
+    here, there = pair()
+    there.voice.publish(QueueUpdate(()))
+    place(there.router, ask(), now_s=0.0)
+    here.hearing.apply(*there.batch(), 0.0, 1000.0)
+    return here, there
+
+
+def test_a_peer_that_paused_is_missing_no_longer_than_its_pause() -> None:
+    """Its first batch has just been sent: nothing was held back, however often it pauses."""
+    here, there = timed_pair()
+    for second in range(1, 4):
+        here.hearing.remove_stale(-5.0, second - 0.4)
+        assert missing_s(here) == second - 0.4
+        here.hearing.apply(*there.batch(), second - 0.3, second + 999.7)
+        assert (missing_s(here), here.router.peers_found_s) == (None, second - 0.3)
+
+
+def test_what_was_held_back_is_old_until_a_batch_comes_that_was_not() -> None:
+    """Where batches tell when they were sent, as long as they took longer than others, and not for a fixed time."""
+    here, there = timed_pair()
+    here.hearing.remove_stale(-5.0, 1.0)
+    for sent_s in (0.1, 0.4, 0.7):
+        here.hearing.apply(*there.batch(), 1.2, 1000.0 + sent_s)
+        assert missing_s(here) == 1.0
+    placement = place(there.router, ask(b"held back " * 300), now_s=0.75)
+    here.hearing.apply(*there.batch(), 1.2, 1000.75)
+    assert sum(here.router.ledger.prefill_tokens) == 0
+    here.hearing.apply(*there.batch(), 1.2, 1001.19)
+    assert missing_s(here) is None
+    placement.release(1.3)
+    place(there.router, ask(b"of now " * 300), now_s=1.3)
+    here.hearing.apply(*there.batch(), 1.31, 1001.3)
+    assert sum(here.router.ledger.prefill_tokens) > 0
+
+
+@pytest.mark.parametrize("jump_s", [-1e6, -30.0, 30.0, 1e6])
+@pytest.mark.parametrize("is_catching_up", [False, True])
+def test_a_clock_that_jumps_makes_nobody_missing_for_long(jump_s: float, *, is_catching_up: bool) -> None:
+    """Its batches seem to be held back, or to come before they were sent; that is what is normal a moment later."""
+    here, there = timed_pair()
+    if is_catching_up:
+        here.hearing.remove_stale(-5.0, 1.0)
+        here.hearing.apply(*there.batch(), 1.0, 1000.1)
+        assert missing_s(here) == 1.0
+    for tenths in range(11, 10 * int(CATCH_UP_S) + 14):
+        here.hearing.apply(*there.batch(), tenths / 10, 1000.0 + jump_s + tenths / 10)
+        here.hearing.remove_stale(-5.0, tenths / 10)
+    assert missing_s(here) is None
+    for second in (4, 5):
+        here.hearing.apply(*there.batch(), second, 1000.0 + jump_s + second)
+        assert missing_s(here) is None
+
+
 def test_what_a_missing_peer_had_open_counts_as_load_of_others() -> None:
     """Until a scrape shows what is there. It is no longer missing once scrapes show nothing, or after long."""
     here, _ = missing_peer()

@@ -82,9 +82,11 @@ def test_without_loss_each_states_once() -> None:
         stated: list[StateUpdate] = []
         apply = hearings[1].apply
 
-        def applied(name: int, number: int, updates: Sequence[StateUpdate], now_s: float) -> bool:
+        def applied(
+            name: int, number: int, updates: Sequence[StateUpdate], now_s: float, sent_s: float | None = None
+        ) -> bool:
             stated.extend(updates)
-            return apply(name, number, updates, now_s)
+            return apply(name, number, updates, now_s, sent_s)
 
         hearings[1].apply = applied  # type: ignore[method-assign]
         for _ in range(50):

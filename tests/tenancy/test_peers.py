@@ -76,14 +76,14 @@ class Gateway:
         waiter.queue.put(waiter, now_s)
         return waiter
 
-    def batch(self) -> bytes:
+    def batch(self, sent_s: float | None = None) -> bytes:
         self.batches += 1
-        return encode_batch(self.name, self.batches, self.publisher.take())
+        return encode_batch(self.name, self.batches, self.publisher.take(), sent_s)
 
     def receive(self, payload: bytes, now_s: float = 0.0) -> bool:
         """Whether nothing that was published before is missing."""
         batch = decode_batch(payload)
-        return self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s)
+        return self.applier.apply(batch.replica_id, batch.number, batch.updates, now_s, batch.sent_s)
 
 
 def two() -> tuple[Gateway, Gateway]:
@@ -387,6 +387,8 @@ class Fleet:
         self.excess_s = 0.0
         """The most that was ever given out beyond what was left."""
         self._draw = Random(seed)
+        self._clocks_s = {1: 1_000.0, 2: 5.0}
+        """What each clock is ahead; the third gateway is of a version that does not send when it sends."""
         self._inboxes: dict[tuple[int, int], list[bytes]] = {}
         self._cut: set[int] = set()
         """Those that nothing reaches and of which nothing reaches others."""
@@ -463,6 +465,11 @@ class Fleet:
             self.receive(gateway)
         self.now_s += 3.0
         self.place(here)
+
+    def set_clock(self, here: Gateway) -> None:
+        """Its clock jumps, as when its machine is moved."""
+        if here.name in self._clocks_s:
+            self._clocks_s[here.name] = self._draw.choice([0.0, 3.0, 100.0, 1e6])
 
     def beat(self, here: Gateway) -> None:
         """Its timer: peers that were silent for long are gone, and budgets are cut for those that are missing."""
@@ -560,7 +567,8 @@ class Fleet:
                 self.truth.router.ledger.release(self._true_charges.pop(at), self.now_s)
 
     def _publish(self, here: Gateway) -> None:
-        payload = here.batch()
+        clock_s = self._clocks_s.get(here.name)
+        payload = here.batch(None if clock_s is None else self.now_s + clock_s)
         for other in self._others(here):
             self._inboxes.setdefault((other.name, here.name), []).append(payload)
 
@@ -583,7 +591,7 @@ BURST = 8
 
 MOVE_NAMES = (
     *("fill", "place", "place", "receive", "receive", "start", "end", "beat"),
-    *("cut", "mute", "stall", "lose", "forget", "die", "pause"),
+    *("cut", "mute", "stall", "lose", "forget", "die", "pause", "set_clock"),
     *("join", "join", "resume", "resume"),
 )
 

@@ -18,6 +18,7 @@ from gateway.replica_sync.redis_bridge import (
     format_entry_id,
     parse_entry_id,
 )
+from gateway.runtime.redis_client import RedisClient
 from tests.gateway.kv_index.exchange import Host, Worker, alike, host, until
 from tests.gateway.kv_index.redis_servers import Server, redis_server
 from tests.routing.engines import TALK, ask, place, serve
@@ -274,6 +275,33 @@ async def test_a_writer_that_floods_the_stream_does_not_end_the_exchange(tmp_pat
         await agree(one, other)
         assert here.warmth.hub.history_bytes < kept + 100_000
         assert connected(here, there)
+
+
+async def test_an_entry_that_takes_too_long_to_read_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reader would ask for it again and again, and receive nothing that stands behind it."""
+    async with (
+        redis_server(tmp_path) as redis,
+        host(tmp_path / "a", redis.url) as here,
+        host(tmp_path / "b", redis.url) as there,
+    ):
+        one, other = here.worker(), there.worker()
+        await until(lambda: connected(here, there))
+        await agree(one, other)
+        read = list[int]()
+
+        async def too_slow(client: RedisClient, at_once: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+            entries = await RedisBridge._read_entries(bridge(here), client, at_once)
+            if any(b"huge" in fields for _, fields in entries):
+                read.append(at_once)
+                raise TimeoutError
+            return entries
+
+        monkeypatch.setattr(bridge(here), "_read_entries", too_slow)
+        await until(lambda: connected(here))
+        await redis.log_event("XADD", STREAM_KEY, "*", "huge", "entry")
+        await until(lambda: len(read) == 3 and connected(here))
+        assert read[-1] == 1
+        await agree(one, other)
 
 
 async def test_a_loss_is_warned_of_once(tmp_path: Path) -> None:
