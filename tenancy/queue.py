@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush, heapreplace
 from math import ceil, exp, inf, sqrt
 
 from routing.request import Request
@@ -95,29 +95,43 @@ def weighted_tokens(cold_tokens: float, output_tokens: float) -> float:
     return INPUT_PRICE * cold_tokens + OUTPUT_PRICE * output_tokens
 
 
+SPARE = 64
+"""Counters and entries of a heap beyond twice those that are needed, before the others are removed."""
+
+
 class FairShare:
     """Counters of one tier's tenants. Bounded by the tenants with open requests."""
 
     def __init__(self) -> None:
         self._counters: dict[str | None, float] = {}
+        """Those of tenants without open requests count as `_level` at least, and are removed now and then."""
         self._open: dict[str | None, int] = {}
+        self._least: list[tuple[float, int, str | None]] = []
+        """A heap of the counters of tenants with open requests, as they were: none stands too high."""
+        self._entries = 0
+        """Entries ever made, so that they have an order."""
         self._level = 0.0
         """The least counter of the tenants that were last present."""
 
     def served(self, tenant: str | None) -> float:
         """What it has had, over its weight."""
-        return self._counters.get(tenant, self._level)
+        had = self._counters.get(tenant, self._level)
+        return had if tenant in self._open else max(had, self._level)
 
     def min_of_others(self, tenant: str | None) -> float | None:
         """The least counter of the others that are here; None where there are none."""
+        if tenant not in self._open:
+            return self._least_open()
         return min((self._counters[other] for other in self._open if other != tenant), default=None)
 
     def enter(self, tenant: str | None) -> None:
         """One more request of a tenant waits or runs."""
         count = self._open.get(tenant, 0)
         if count == 0:
-            self._level = min(map(self._counters.__getitem__, self._open), default=self._level)
+            least = self._least_open()
+            self._level = self._level if least is None else least
             self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._level)
+            self._note(tenant)
         self._open[tenant] = count + 1
 
     def leave(self, tenant: str | None) -> None:
@@ -127,17 +141,44 @@ class FairShare:
             self._open[tenant] = count
             return
         del self._open[tenant]
-        if not self._open:
+        least = self._least_open()
+        if least is None:
             self._level = max(self._level, self._counters[tenant])
             self._counters.clear()
             return
-        self._level = min(self._counters[other] for other in self._open)
-        self._counters = {who: had for who, had in self._counters.items() if who in self._open or had > self._level}
+        self._level = least
+        if self._counters[tenant] <= least:
+            del self._counters[tenant]
+        if len(self._counters) > 2 * len(self._open) + SPARE:
+            self._counters = {who: had for who, had in self._counters.items() if who in self._open or had > least}
 
     def serve(self, tenant: str | None, tokens: float, weight: float) -> None:
         """Add to a tenant's service what it was given beyond, or below, the expected."""
         if tenant in self._counters:
             self._counters[tenant] += tokens / weight
+            if tokens < 0 and tenant in self._open:
+                self._note(tenant)
+
+    def _note(self, tenant: str | None) -> None:
+        """Enter a counter that is new, or lower than before; one that has risen is found by `_least_open`."""
+        self._entries += 1
+        heappush(self._least, (self._counters[tenant], self._entries, tenant))
+        if len(self._least) > 2 * len(self._open) + SPARE:
+            self._least = [(self._counters[who], number, who) for number, who in enumerate({*self._open, tenant})]
+            heapify(self._least)
+
+    def _least_open(self) -> float | None:
+        """The least counter of tenants with open requests; None where there are none."""
+        heap = self._least
+        while heap:
+            had, number, tenant = heap[0]
+            if tenant not in self._open:
+                heappop(heap)
+            elif self._counters[tenant] > had:
+                heapreplace(heap, (self._counters[tenant], number, tenant))
+            else:
+                return self._counters[tenant]
+        return None
 
 
 MIN_FLOOR = 0.03

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import count
 
 import pytest
@@ -108,6 +109,80 @@ def test_counters_of_those_who_always_wait_converge(served: list[tuple[str, floa
     for _, tokens in served:
         service.serve(tenant := min(weights, key=service.served), tokens, weights[tenant])
         assert abs(service.served("a") - service.served("b")) <= 1_000
+
+
+class PlainShare:
+    """What `FairShare` is to do, without a thought for its cost."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, float] = {}
+        self.open: Counter[str] = Counter()
+        self.level = 0.0
+
+    def served(self, tenant: str) -> float:
+        """What it has had, but at least the level where it has no open requests."""
+        had = self.counters.get(tenant, self.level)
+        return had if self.open[tenant] else max(had, self.level)
+
+    def enter(self, tenant: str) -> None:
+        """A tenant that comes starts with the least of those that are here."""
+        if not self.open[tenant]:
+            self.level = min((self.counters[who] for who in +self.open), default=self.level)
+            self.counters[tenant] = max(self.counters.get(tenant, 0.0), self.level)
+        self.open[tenant] += 1
+
+    def leave(self, tenant: str) -> None:
+        """The last that leaves sets the level."""
+        self.open[tenant] -= 1
+        if not self.open[tenant]:
+            here = [self.counters[who] for who in +self.open]
+            self.level = min(here) if here else max(self.level, self.counters[tenant])
+            self.counters = {
+                who: had for who, had in self.counters.items() if here and (had > self.level or self.open[who])
+            }
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.sampled_from([-50, -3, 0, 0, 1, 20, 400])), max_size=300))
+def test_shares_of_many_tenants_are_counted_as_plainly(moves: list[tuple[str, int]]) -> None:
+    """Tenants come, are served and refunded, and go, in any order."""
+    service, plain = FairShare(), PlainShare()
+    for tenant, tokens in moves:
+        if tokens and plain.open[tenant]:
+            service.serve(tenant, tokens, 2.0)
+            plain.counters[tenant] += tokens / 2.0
+        elif plain.open[tenant] and (plain.open[tenant] > 2 or tenant > "c"):
+            service.leave(tenant)
+            plain.leave(tenant)
+        else:
+            service.enter(tenant)
+            plain.enter(tenant)
+        for who in "abcdef":
+            assert service.served(who) == plain.served(who)
+            others = [plain.counters[other] for other in +plain.open if other != who]
+            assert service.min_of_others(who) == min(others, default=None)
+
+
+def test_thousands_of_tenants_that_come_and_go_cost_what_they_are() -> None:
+    """What a tenant costs does not grow with the others: its counter is looked at a few times."""
+
+    class Counted(dict[str | None, float]):
+        looks = 0
+
+        def __getitem__(self, tenant: str | None) -> float:
+            Counted.looks += 1
+            return super().__getitem__(tenant)
+
+    service = FairShare()
+    service._counters = Counted()
+    tenants = [f"t{number}" for number in range(3_000)]
+    for tenant in tenants:
+        service.enter(tenant)
+        service.serve(tenant, 100.0, 1.0)
+        service.serve(tenant, -30.0, 1.0)
+    for tenant in tenants:
+        service.leave(tenant)
+    assert Counted.looks < 50 * len(tenants)
+    assert len(service._least) + len(service._counters) <= 200
 
 
 GOLD = Tier("gold", 10, ttft_s=1.0, tpot_s=0.05)

@@ -159,7 +159,9 @@ class HubCollector(Collector):
             "hearth_redis_entries_read", "Entries read from the stream, our own included.", bridge.read
         )
         yield CounterMetricFamily(
-            "hearth_redis_invalid_entries", "Stream entries that are not from Hearth.", bridge.strange
+            "hearth_redis_invalid_entries",
+            "Stream entries, or batches in one, that are not from Hearth.",
+            bridge.strange,
         )
         words = "Age of updates when they are read: our own, from writing to reading back."
         yield GaugeMetricFamily("hearth_redis_staleness_seconds", words, bridge.staleness_s())
