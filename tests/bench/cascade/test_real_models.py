@@ -12,7 +12,10 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from bench.cascade.plain_questions import PATTERN, plain_questions
 from bench.cascade.real_models import RealRun, UnusableModels, measure_real
+from bench.cascade.real_pods import served_at
+from cascade.calibration.labelling import expected_scores
 
 QUESTIONS = 240
 EASY_UP_TO = 160
@@ -96,3 +99,19 @@ async def test_one_model_twice_is_rejected(tmp_path: Path) -> None:
     questions.write_text('{"question": "1 + 1?", "answer": "2"}\n')
     with pytest.raises(UnusableModels, match="served-model-name"):
         await served(("adds-small", "adds-small"), lambda urls: measure_real(RealRun(urls, questions), tmp_path))
+
+
+def test_urls_need_no_pods() -> None:
+    """Servers that run already are used as they are."""
+    urls = ["http://127.0.0.1:1", "http://127.0.0.1:2"]
+    with served_at(urls) as found:
+        assert found == urls
+
+
+def test_plain_questions_have_one_answer_that_the_pattern_finds() -> None:
+    """In a sentence as well, where it stands last; no question is asked twice."""
+    pairs = list(plain_questions())
+    assert len(dict(pairs)) == len(pairs) > 800
+    pattern = re.compile(PATTERN)
+    for question, answer in pairs:
+        assert expected_scores([f"The answer to {question} is {answer}."], answer, pattern) == (1.0,), question
