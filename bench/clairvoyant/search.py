@@ -56,14 +56,14 @@ class Search:
         return Schedule(tuple(self.places), tuple(self.holds.get(index, 0.0) for index in range(len(self.places))))
 
     def sweep(self, effort: Effort, note: Callable[[float], None] = lambda _at_s: None) -> None:
-        """Go once through the trace, for about `effort.seconds` of real time."""
+        """Go once through the trace, for about `effort.seconds` of the processor's time."""
         random = Random(effort.seed)
         states = [self._player.fresh() for _ in range(self._count)]
         end_s = self._times[-1] + 1e-6
-        from_s, begun = 0.0, time.perf_counter()
+        from_s, begun = 0.0, time.process_time()
         while from_s < end_s:
             to_s = min(from_s + effort.window_s, end_s)
-            budget_s = effort.seconds * to_s / end_s - (time.perf_counter() - begun)
+            budget_s = effort.seconds * to_s / end_s - (time.process_time() - begun)
             self._improve(states, from_s, to_s, effort.horizon_s, budget_s, random)
             for place, state in enumerate(states):
                 self._player.play(state, self._on(place, from_s, to_s), self.holds, to_s)
@@ -97,9 +97,9 @@ class Search:
         window = range(bisect_left(self._times, from_s), bisect_left(self._times, to_s))
         if not window or budget_s <= 0:
             return
-        begun, until_s = time.perf_counter(), to_s + horizon_s
+        begun, until_s = time.process_time(), to_s + horizon_s
         prices: dict[int, float] = {}
-        while time.perf_counter() - begun < budget_s:
+        while time.process_time() - begun < budget_s:
             index = random.choice(window)
             moved = [index]
             before = self.places[index], self.holds.get(index, 0.0)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from bench.clairvoyant.__main__ import Best, _pack, line_of, mean_line, schedule_of
+from bench.clairvoyant.__main__ import Best, _pack, best_start, line_of, mean_line, placement_of, schedule_of
 from bench.clairvoyant.bound import lower_bound_s
 from bench.clairvoyant.schedule import READER_TPOT_S, Player, Schedule, lateness_of, lateness_s, play_schedule
 from bench.clairvoyant.search import HOLDS_S, Effort, Search, followers
+from bench.clairvoyant.traffic import ENGINES as TABLE_ENGINES
+from bench.clairvoyant.traffic import PROFILE as TABLE_PROFILE
 from simulator.profile import Profile
 from simulator.replay import Setting, play
 from simulator.traces import Arrival, Trace
@@ -27,6 +30,12 @@ def _by_turns(trace: Trace = TRACE) -> Schedule:
     return Schedule(tuple(index % ENGINES for index in range(count)), (0.0,) * count)
 
 
+def _mean_of(trace: Trace, schedule: Schedule) -> float:
+    """Lateness on the engines of the bench."""
+    records = play_schedule(trace, TABLE_PROFILE, schedule, TABLE_ENGINES)
+    return sum(map(lateness_of, records)) / len(records)
+
+
 def _mean(schedule: Schedule) -> float:
     records = play_schedule(TRACE, PROFILE, schedule, ENGINES)
     return sum(map(lateness_of, records)) / len(records)
@@ -41,6 +50,17 @@ def test_a_placement_is_played_as_the_replay_plays_it() -> None:
         assert one.ttft_s == pytest.approx(other.ttft_s)
         assert one.cached_tokens == other.cached_tokens
         assert one.duration_s == pytest.approx(other.duration_s)
+
+
+def test_a_search_begins_with_what_policies_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No policy's placement is better than that with which a search begins, nor the kept one."""
+    monkeypatch.setattr("bench.clairvoyant.__main__.KEPT", tmp_path / "none.json")
+    trace = replace(TRACE, arrivals=TRACE.arrivals[:40])
+    began_s = _mean_of(trace, best_start("small", trace))
+    for policy in ("warm", "llm-d-sticky", "session-affinity"):
+        found = placement_of(trace, policy, 0)
+        assert found is not None
+        assert began_s <= _mean_of(trace, found)
 
 
 def test_lateness_is_ttft_and_what_a_slow_stream_costs() -> None:
