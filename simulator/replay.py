@@ -118,7 +118,7 @@ class Stage:
         self._arrivals: dict[str, tuple[int, Arrival]] = {}
         self.exchange: Exchange | None = None
         if setting.replicas > 1 and setting.sync_delay_s is not None:
-            self.exchange = Exchange(delay_s=setting.sync_delay_s, beats=setting.fault is not None)
+            self.exchange = Exchange(delay_s=setting.sync_delay_s, beats=True)
             for replica in self.replicas:
                 self.exchange.join(replica.router)
             if setting.fault is not None:
