@@ -539,7 +539,7 @@ def test_a_transfer_queue_on_all_decode_pods_is_not_sure() -> None:
     assert confidences("d0", "d1", "d2") == {0.65}
 
 
-def test_pairs_that_are_lost_name_the_end_that_loses_most() -> None:
+def test_lost_pairs_name_the_end_at_fault() -> None:
     """A decode pod beside others, or both ends where there is nothing to compare with: then it is not sure."""
 
     def found(prefill: dict[str, float], decode: dict[str, float]) -> dict[str, float]:
