@@ -555,3 +555,10 @@ def test_lost_pairs_name_the_end_at_fault() -> None:
     assert found({"p0": 9.0}, {"d0": 8.0, "d1": 1.0}) == {D0: 0.85}
     assert found({"p0": 9.0}, {"d0": 9.0}) == {"http://p0:8000": 0.65, D0: 0.65}
     assert found({"p0": 2.0}, {"d0": 1.0, "d1": 1.0}) == {}
+
+
+def test_preemptions_count_where_readings_miss_the_full_cache() -> None:
+    """An engine preempts when its cache is full; a second later it is not. Without requests that wait it had room."""
+    seen = {"preemptions": 22.0, "finished": 29.0, "kv_usage": gauge(0.6)}
+    assert looked("kv_pressure", chat(**seen, waiting_for_capacity=gauge(2.6)))[0] == {C0}
+    assert looked("kv_pressure", chat(**seen, waiting_for_capacity=gauge(0.0)))[0] == set()
