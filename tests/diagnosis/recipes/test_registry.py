@@ -539,7 +539,7 @@ def test_a_transfer_queue_on_all_decode_pods_is_not_sure() -> None:
     assert confidences("d0", "d1", "d2") == {0.65}
 
 
-def test_pairs_that_are_lost_name_the_end_that_loses_most() -> None:
+def test_lost_pairs_name_the_end_at_fault() -> None:
     """A decode pod beside others, or both ends where there is nothing to compare with: then it is not sure."""
 
     def found(prefill: dict[str, float], decode: dict[str, float]) -> dict[str, float]:
@@ -555,3 +555,10 @@ def test_pairs_that_are_lost_name_the_end_that_loses_most() -> None:
     assert found({"p0": 9.0}, {"d0": 8.0, "d1": 1.0}) == {D0: 0.85}
     assert found({"p0": 9.0}, {"d0": 9.0}) == {"http://p0:8000": 0.65, D0: 0.65}
     assert found({"p0": 2.0}, {"d0": 1.0, "d1": 1.0}) == {}
+
+
+def test_preemptions_count_where_readings_miss_the_full_cache() -> None:
+    """An engine preempts when its cache is full; a second later it is not. Without requests that wait it had room."""
+    seen = {"preemptions": 22.0, "finished": 29.0, "kv_usage": gauge(0.6)}
+    assert looked("kv_pressure", chat(**seen, waiting_for_capacity=gauge(2.6)))[0] == {C0}
+    assert looked("kv_pressure", chat(**seen, waiting_for_capacity=gauge(0.0)))[0] == set()
