@@ -437,6 +437,7 @@ class Ledger:
         """Return the seconds of prefill that have ever stalled the sequences of an engine."""
         given_s = self.total_prefill_s[slot]
         return given_s + self._beside_s.get(slot, 0.0) if self._beside_s else given_s
+
     def stalled_since(self, charge: Charge, now_s: float) -> float:
         """Return the seconds by which prefill has stalled a sequence since it was charged: what its engine was given
         since, but for what still waits there.
