@@ -205,24 +205,39 @@ class CanaryController(Collector):
                 self.comparisons.observe_standing(seen, self._clock())
 
     def _log_change(self) -> None:
-        terms, trial, reason, fields = self.rollout.terms, self.trial, self.reason, dict[str, Any]()
-        if trial is not None:
-            fields["evidence"] = [str(each) for each in summaries(terms, trial.evidence)]
-        if self.changes:
-            fields["options"] = [str(change) for change in self.changes]
-        if reason in FIXES:
-            fields["fix"] = FIXES[reason]
-        level, event = "info", "canary_held"
+        terms, trial, reason = self.rollout.terms, self.trial, self.reason
+        cause, fix = REASON_TEXTS[reason], FIXES.get(reason, "")
+        evidence = [] if trial is None else [str(each) for each in summaries(terms, trial.evidence)]
+        options = [str(change) for change in self.changes]
         if self.verdict is not Verdict.HOLD:
             is_bad = self.verdict is Verdict.REVERT
-            level, event = ("error", "canary_reverted") if is_bad else ("info", "canary_promoted")
+            self._log_event(
+                "error" if is_bad else "info",
+                "canary_reverted" if is_bad else "canary_promoted",
+                canary=terms.name,
+                reason=reason,
+                cause=cause,
+                evidence=evidence,
+                options=options,
+            )
         elif reason in REJECTED:
-            level, event = "error", "canary_rejected"
+            self._log_event(
+                "error", "canary_rejected", canary=terms.name, reason=reason, cause=cause, options=options, fix=fix
+            )
         elif reason is VerdictReason.COLLECTING:
-            event, fields["traffic_share"] = "canary_started", terms.traffic_share
-        elif reason is VerdictReason.QUALITY_MISSING:
-            level = "warning"
-        self._log_event(level, event, canary=terms.name, reason=reason.value, cause=REASON_TEXTS[reason], **fields)
+            self._log_event(
+                "info",
+                "canary_started",
+                canary=terms.name,
+                traffic_share=terms.traffic_share,
+                evidence=evidence,
+                options=options,
+            )
+        else:
+            level = "warning" if reason is VerdictReason.QUALITY_MISSING else "info"
+            self._log_event(
+                level, "canary_held", canary=terms.name, reason=reason, cause=cause, evidence=evidence, fix=fix
+            )
 
     def show(self) -> dict[str, Any]:
         """Return the canary as JSON values for the admin port."""

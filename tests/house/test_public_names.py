@@ -88,6 +88,7 @@ kv_events: true
 roles: true
 tracing: {endpoint: "http://127.0.0.1:3"}
 supply: {listen: "127.0.0.1:0"}
+canaries: [{name: a, pool: b}]
 """
 """Settings under which every collector is registered."""
 
@@ -439,7 +440,10 @@ def test_durations_of_a_policy_have_a_factor() -> None:
 EVENT_SOURCES = ("gateway", "agent")
 
 ADMIN_VIEWS = {
-    "/fleet": ("gateway/fleet/view.py", "gateway/cluster/admin.py:_fleet", "gateway/cluster/admin.py:merge_fleets"),
+    "/fleet": (
+        *("gateway/fleet/view.py", "gateway/canary/controller.py:show"),
+        *("gateway/cluster/admin.py:_fleet", "gateway/cluster/admin.py:merge_fleets"),
+    ),
     "/limits": ("gateway/limits/monitoring.py:_show", "gateway/observe/admin.py:_limits"),
     "/cascades": (
         *("gateway/cascades/cascades.py:_show", "gateway/cascades/cascades.py:_show_drift"),

@@ -17,7 +17,7 @@ FEATURES = (
     *("agent", "gateway/canary", "gateway/ext_proc", "gateway/cascades", "gateway/pairs", "gateway/roles"),
     *("gateway/kv_index", "gateway/server/superseding.py", "gateway/server/stored_responses.py", "gateway/resume"),
     *("cascade", "gateway/tracing", "gateway/key_api", "gateway/runtime/trace_context.py"),
-    *("routing/canary.py", "routing/connectors", "routing/precise", "routing/replica_state.py", "routing/pairing"),
+    *("routing/canary", "routing/connectors", "routing/precise", "routing/replica_state.py", "routing/pairing"),
 )
 """Files and packages of features that the traced request does not use."""
 

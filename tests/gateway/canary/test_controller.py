@@ -29,10 +29,9 @@ async def test_a_slow_canary_is_reverted() -> None:
         {
             "level": "info",
             "canary": "v2",
-            "reason": "collecting",
-            "cause": "Too few comparisons yet.",
-            "evidence": [f"{kind} ? to ? (limit {limit}, 0 comparisons)" for kind, limit in LIMITS],
             "traffic_share": 0.25,
+            "evidence": [f"{kind} ? to ? (limit {limit}, 0 comparisons)" for kind, limit in LIMITS],
+            "options": [],
         },
     )
     served = await scene.serve_many(400, slower=3.0)

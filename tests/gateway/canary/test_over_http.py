@@ -13,9 +13,13 @@ from typing import Any
 import aiohttp
 import pytest
 
+from routing.facts import PodFacts
+from routing.pod_record import AgentRecord, RegisteredPod, record_channel, record_key, write_record
+from routing.server_settings import NO_SEED, ServerSettings
 from simulator.pod import SimulatedPod
 from simulator.profile import Profile
 from simulator.transfer.wiring import KvRole, Wiring
+from tests.gateway.kv_index.redis_servers import redis_server
 from tests.gateway.running import Running, serving
 from tests.simulator.asking import LONG, chat, running
 
@@ -186,3 +190,52 @@ async def test_a_prefill_canary_is_paired_with_the_standing_decode_pods(
         by_canary = [each for each in attempts if each.get("prefill_engine") == slow.url]
         assert {each["canary"] for each in by_canary} == {"share"}
         assert len(by_canary) > 5
+
+
+async def test_a_canary_of_configuration_changes_one_parameter_and_gateways_agree(
+    client: aiohttp.ClientSession, tmp_path: Path
+) -> None:
+    """By the command lines that agents report: two changes are rejected by name. With one, two gateways on one Redis
+    have one verdict, though requests came to one of them alone.
+    """
+    async with AsyncExitStack() as stack:
+        redis = await stack.enter_async_context(redis_server(tmp_path / "redis"))
+        standing, canary = [(await stack.enter_async_context(running()))[0] for _ in range(2)]
+        usual = {"max-num-seqs": "128", "max-num-batched-tokens": "8192"}
+
+        async def report(beat: int, **changed: str) -> None:
+            pods = [
+                RegisteredPod(
+                    pod.url,
+                    PodFacts(revision=revision, version="0.32.0"),
+                    settings=ServerSettings(options, hash_seed=NO_SEED),
+                )
+                for pod, revision, options in (
+                    (standing, "v1", usual),
+                    (canary, "v2", usual | {name.replace("_", "-"): value for name, value in changed.items()}),
+                )
+            ]
+            written = write_record(AgentRecord("node", beat, 600.0, tuple(pods), life=1))
+            await redis.log_event("SET", record_key("", "node"), written, "PX", 600_000)
+            await redis.log_event("PUBLISH", record_channel(""), written)
+
+        await report(1, max_num_seqs="256", max_num_batched_tokens="4096")
+        settings = {"redis": redis.url, "discovery": {"agent_registry": True}, "canaries": [TERMS]}
+        (tmp_path / "hearth.json").write_text(json.dumps(settings))
+        config = ("--config", str(tmp_path / "hearth.json"))
+        one = await stack.enter_async_context(serving(*config))
+        line = await one.until("canary_rejected")
+        assert (line["reason"], line["options"]) == (
+            "many_options",
+            ["--max-num-batched-tokens (8192 -> 4096)", "--max-num-seqs (128 -> 256)"],
+        )
+        for number in range(4):
+            receipt = await ask(client, one, chat(f"rejected {number}", max_tokens=2, ignore_eos=True))
+            assert [attempt["engine"] for attempt in receipt["attempts"]] == [standing.url]
+        await report(2, max_num_seqs="256")
+        await one.until("canary_started")
+        await load(client, one, "canary_promoted")
+        two = await stack.enter_async_context(serving(*config))
+        await two.until("canary_promoted")
+        found = await shown_canary(client, two)
+        assert (found["verdict"], found["options"]) == ("promote", ["--max-num-seqs (128 -> 256)"])
