@@ -108,6 +108,8 @@ class FairShare:
         self._open: dict[str | None, int] = {}
         self._least: list[tuple[float, int, str | None]] = []
         """A heap of the counters of tenants with open requests, as they were: none stands too high."""
+        self._noted: dict[str | None, float] = {}
+        """As what each of these counters stands there."""
         self._entries = 0
         """Entries ever made, so that they have an order."""
         self._level = 0.0
@@ -156,15 +158,17 @@ class FairShare:
         """Add to a tenant's service what it was given beyond, or below, the expected."""
         if tenant in self._counters:
             self._counters[tenant] += tokens / weight
-            if tokens < 0 and tenant in self._open:
+            if tokens < 0 and self._counters[tenant] < self._noted.get(tenant, -inf):
                 self._note(tenant)
 
     def _note(self, tenant: str | None) -> None:
-        """Enter a counter that is new, or lower than before; one that has risen is found by `_least_open`."""
+        """Enter a counter that is new, or lower than it stands there; one that has risen is found by `_least_open`."""
         self._entries += 1
-        heappush(self._least, (self._counters[tenant], self._entries, tenant))
+        self._noted[tenant] = had = self._counters[tenant]
+        heappush(self._least, (had, self._entries, tenant))
         if len(self._least) > 2 * len(self._open) + SPARE:
-            self._least = [(self._counters[who], number, who) for number, who in enumerate({*self._open, tenant})]
+            self._noted = {who: self._counters[who] for who in (*self._open, tenant)}
+            self._least = [(had, number, who) for number, (who, had) in enumerate(self._noted.items())]
             heapify(self._least)
 
     def _least_open(self) -> float | None:
@@ -174,7 +178,9 @@ class FairShare:
             had, number, tenant = heap[0]
             if tenant not in self._open:
                 heappop(heap)
+                self._noted.pop(tenant, None)
             elif self._counters[tenant] > had:
+                self._noted[tenant] = self._counters[tenant]
                 heapreplace(heap, (self._counters[tenant], number, tenant))
             else:
                 return self._counters[tenant]
