@@ -425,7 +425,7 @@ class RemoteReplica:
         "has_gap",
         "last_placed",
         "last_update_s",
-        "least_delay_s",
+        "min_delay_s",
         "missed_after",
         "missed_before",
         "missed_since_s",
@@ -455,7 +455,7 @@ class RemoteReplica:
         self.last_update_s = 0.0
         self.current_from_s = -inf
         """From when on its requests are learned from; minus infinity while nothing is held back."""
-        self.least_delay_s = inf
+        self.min_delay_s = inf
         """From sending to receiving the fastest batches, plus the difference of the clocks; infinity where unknown."""
 
     def missed(self, last_placed: int, since_s: float) -> None:
@@ -468,14 +468,14 @@ class RemoteReplica:
         """Note whether a batch that was sent at `sent_s`, by the replica's clock, was held back. Where all batches of
         `CATCH_UP_S` seem to be, a clock was set or the way has become longer.
         """
-        delay_s, least_s = now_s - sent_s, self.least_delay_s + MAX_CLOCK_DRIFT * (now_s - self.last_update_s)
-        self.least_delay_s = min(delay_s, least_s)
-        if delay_s <= least_s + HELD_BACK_S:
+        delay_s, min_s = now_s - sent_s, self.min_delay_s + MAX_CLOCK_DRIFT * (now_s - self.last_update_s)
+        self.min_delay_s = min(delay_s, min_s)
+        if delay_s <= min_s + HELD_BACK_S:
             self.current_from_s = -inf
         elif self.current_from_s == -inf or self.is_late(now_s):
             self.current_from_s = now_s + CATCH_UP_S
         elif now_s >= self.current_from_s:
-            self.least_delay_s, self.current_from_s = delay_s, -inf
+            self.min_delay_s, self.current_from_s = delay_s, -inf
 
     @property
     def is_busy(self) -> bool:
@@ -604,7 +604,7 @@ class ReplicaState:
     def _note_arrival(self, origin: RemoteReplica, sent_s: float | None, now_s: float) -> float:
         """Note that a batch has come, and whether its origin is missing. Returns when the last one before came."""
         last_update_s, was_late = origin.last_update_s, origin.is_late(now_s)
-        if sent_s is not None and origin.least_delay_s < inf:
+        if sent_s is not None and origin.min_delay_s < inf:
             current_from_s = origin.current_from_s
             origin.note_delay(sent_s, now_s)
             origin.last_update_s = now_s
@@ -613,7 +613,7 @@ class ReplicaState:
         elif was_late:
             self._catch_up(origin, now_s, now_s - last_update_s)
         elif sent_s is not None and now_s >= origin.current_from_s:
-            origin.least_delay_s, origin.current_from_s = now_s - sent_s, -inf
+            origin.min_delay_s, origin.current_from_s = now_s - sent_s, -inf
         origin.last_update_s = now_s
         return last_update_s
 
@@ -626,7 +626,7 @@ class ReplicaState:
         """Remove an origin and all that it had open."""
         origin = self._origins.pop(name, None)
         if origin is not None:
-            self._removed[name] = origin.number, origin.last_placed, origin.last_update_s, origin.least_delay_s
+            self._removed[name] = origin.number, origin.last_placed, origin.last_update_s, origin.min_delay_s
             if len(self._removed) > MAX_REPLICAS:
                 self._removed.popitem(last=False)
         for remote in origin.open.values() if origin else ():
@@ -706,7 +706,7 @@ class ReplicaState:
                 return None
             origin = self._origins[name] = RemoteReplica(name)
             if (known := self._removed.pop(name, None)) is not None:
-                origin.number_before, origin.last_placed, origin.last_update_s, origin.least_delay_s = known
+                origin.number_before, origin.last_placed, origin.last_update_s, origin.min_delay_s = known
             if self._missing:  # It is back, or another has taken its place.
                 self._missing.discard(name if name in self._missing else next(iter(self._missing)))
                 self._catch_up(origin, now_s, CATCH_UP_S)

@@ -106,8 +106,10 @@ class FairShare:
         self._counters: dict[str | None, float] = {}
         """Those of tenants without open requests count as `_level` at least, and are removed now and then."""
         self._open: dict[str | None, int] = {}
-        self._least: list[tuple[float, int, str | None]] = []
+        self._heap: list[tuple[float, int, str | None]] = []
         """A heap of the counters of tenants with open requests, as they were: none stands too high."""
+        self._noted: dict[str | None, float] = {}
+        """As what each of these counters stands there."""
         self._entries = 0
         """Entries ever made, so that they have an order."""
         self._level = 0.0
@@ -121,15 +123,15 @@ class FairShare:
     def min_of_others(self, tenant: str | None) -> float | None:
         """The least counter of the others that are here; None where there are none."""
         if tenant not in self._open:
-            return self._least_open()
+            return self._min_open()
         return min((self._counters[other] for other in self._open if other != tenant), default=None)
 
     def enter(self, tenant: str | None) -> None:
         """One more request of a tenant waits or runs."""
         count = self._open.get(tenant, 0)
         if count == 0:
-            least = self._least_open()
-            self._level = self._level if least is None else least
+            lowest = self._min_open()
+            self._level = self._level if lowest is None else lowest
             self._counters[tenant] = max(self._counters.get(tenant, 0.0), self._level)
             self._note(tenant)
         self._open[tenant] = count + 1
@@ -141,40 +143,44 @@ class FairShare:
             self._open[tenant] = count
             return
         del self._open[tenant]
-        least = self._least_open()
-        if least is None:
+        lowest = self._min_open()
+        if lowest is None:
             self._level = max(self._level, self._counters[tenant])
             self._counters.clear()
             return
-        self._level = least
-        if self._counters[tenant] <= least:
+        self._level = lowest
+        if self._counters[tenant] <= lowest:
             del self._counters[tenant]
         if len(self._counters) > 2 * len(self._open) + SPARE:
-            self._counters = {who: had for who, had in self._counters.items() if who in self._open or had > least}
+            self._counters = {who: had for who, had in self._counters.items() if who in self._open or had > lowest}
 
     def serve(self, tenant: str | None, tokens: float, weight: float) -> None:
         """Add to a tenant's service what it was given beyond, or below, the expected."""
         if tenant in self._counters:
             self._counters[tenant] += tokens / weight
-            if tokens < 0 and tenant in self._open:
+            if tokens < 0 and self._counters[tenant] < self._noted.get(tenant, -inf):
                 self._note(tenant)
 
     def _note(self, tenant: str | None) -> None:
-        """Enter a counter that is new, or lower than before; one that has risen is found by `_least_open`."""
+        """Enter a counter that is new, or lower than it stands there; one that has risen is found by `_min_open`."""
         self._entries += 1
-        heappush(self._least, (self._counters[tenant], self._entries, tenant))
-        if len(self._least) > 2 * len(self._open) + SPARE:
-            self._least = [(self._counters[who], number, who) for number, who in enumerate({*self._open, tenant})]
-            heapify(self._least)
+        self._noted[tenant] = had = self._counters[tenant]
+        heappush(self._heap, (had, self._entries, tenant))
+        if len(self._heap) > 2 * len(self._open) + SPARE:
+            self._noted = {who: self._counters[who] for who in (*self._open, tenant)}
+            self._heap = [(had, number, who) for number, (who, had) in enumerate(self._noted.items())]
+            heapify(self._heap)
 
-    def _least_open(self) -> float | None:
+    def _min_open(self) -> float | None:
         """The least counter of tenants with open requests; None where there are none."""
-        heap = self._least
+        heap = self._heap
         while heap:
             had, number, tenant = heap[0]
             if tenant not in self._open:
                 heappop(heap)
+                self._noted.pop(tenant, None)
             elif self._counters[tenant] > had:
+                self._noted[tenant] = self._counters[tenant]
                 heapreplace(heap, (self._counters[tenant], number, tenant))
             else:
                 return self._counters[tenant]

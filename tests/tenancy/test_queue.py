@@ -182,7 +182,7 @@ def test_thousands_of_tenants_that_come_and_go_cost_what_they_are() -> None:
     for tenant in tenants:
         service.leave(tenant)
     assert Counted.looks < 50 * len(tenants)
-    assert len(service._least) + len(service._counters) <= 200
+    assert len(service._heap) + len(service._counters) <= 200
 
 
 GOLD = Tier("gold", 10, ttft_s=1.0, tpot_s=0.05)
