@@ -34,7 +34,7 @@ ONE_NUMBER = {
 }
 OF_SOME = {
     *("holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s", "stalls_s", "spill_ranks"),
-    *("token_excess_s", "draining_streams", "distances_s"),
+    *("token_excess_s", "draining_streams", "distances_s", "lockstep_s", "in_step", "stalled"),
 }
 
 
