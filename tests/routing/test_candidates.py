@@ -34,7 +34,8 @@ ONE_NUMBER = {
 }
 OF_SOME = {
     *("holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s", "stalls_s", "spill_ranks"),
-    *("token_excess_s", "draining_streams", "distances_s", "lockstep_s", "in_step", "stalled"),
+    *("token_excess_s", "draining_streams", "distances_s", "lockstep_s", "stalled"),
+    *("slowed", "in_step"),
 }
 
 
