@@ -6,24 +6,25 @@ import asyncio
 import random
 import time
 from collections.abc import Mapping
+from pathlib import Path
 
 from gateway.app.gateway import Gateway
 from gateway.canary.controller import CanaryController
 from gateway.canary.quality import QualitySampler
 from gateway.canary.state_store import CanaryStore, FileStore, MemoryStore
+from gateway.config.rollout import CanaryConfig
 from gateway.diagnosis.server_facts import started_server
 from gateway.runtime.host import HostProcess
 from gateway.runtime.redis_location import parse_redis_url
 from routing.canary.change import StartedServer
 from routing.canary.rollout import Rollout
-from routing.canary.verdict import CanaryTerms
 from routing.server_settings import NO_SETTINGS
 
 STATE_FILE = "canary.json"
 """In the run folder of a host whose workers have neither Redis nor a configured file."""
 
 
-def try_canary(gateway: Gateway, terms: CanaryTerms, host: HostProcess) -> None:
+def try_canary(gateway: Gateway, terms: CanaryConfig, host: HostProcess) -> None:
     """Put pods on trial."""
     router, clock = gateway.router, asyncio.get_running_loop().time
     rollout = router.rollout = Rollout(terms)
@@ -40,7 +41,7 @@ def try_canary(gateway: Gateway, terms: CanaryTerms, host: HostProcess) -> None:
     controller = gateway.canary = CanaryController(
         rollout,
         router.fleet,
-        _store(gateway, host),
+        _store(gateway, terms.state_file, host),
         servers=servers,
         log_event=gateway.log_event,
         clock=clock,
@@ -56,7 +57,7 @@ def try_canary(gateway: Gateway, terms: CanaryTerms, host: HostProcess) -> None:
     gateway.registry.register(controller)
 
 
-def _store(gateway: Gateway, host: HostProcess) -> CanaryStore:
+def _store(gateway: Gateway, file: Path | None, host: HostProcess) -> CanaryStore:
     """Return where the verdict is kept: in Redis, in the configured file, or for as long as this host's workers run."""
     settings = gateway.settings
     if settings.redis is not None:
@@ -65,6 +66,6 @@ def _store(gateway: Gateway, host: HostProcess) -> CanaryStore:
         store = RedisStore(parse_redis_url(settings.redis.value))
         gateway.background.append(store.run)
         return store
-    if settings.canary_state_file is not None:
-        return FileStore(settings.canary_state_file)
+    if file is not None:
+        return FileStore(file)
     return MemoryStore() if host.folder is None else FileStore(host.folder / STATE_FILE)

@@ -32,7 +32,7 @@ from routing.canary.verdict import (
     Verdict,
     VerdictReason,
     advance,
-    is_refused,
+    is_rejected,
     merged,
     summaries,
 )
@@ -163,7 +163,7 @@ class CanaryController(Collector):
             return CanaryUse.NOTHING, VerdictReason.STATE_UNREAD
         if trial is not None and trial.verdict is not Verdict.HOLD:
             return CanaryUse.ALL if trial.verdict is Verdict.PROMOTE else CanaryUse.NOTHING, trial.reason
-        if is_refused(self.state, self.rollout.terms, self._wall_clock()):
+        if is_rejected(self.state, self.rollout.terms, self._wall_clock()):
             return CanaryUse.NOTHING, VerdictReason.ANOTHER_CANARY
         if fault is not None or trial is None:
             return CanaryUse.NOTHING, fault or VerdictReason.NO_POD

@@ -3,7 +3,7 @@
 Needed before a canary of lower precision may be promoted. Runs after the client has its answer, as internal requests of
 its tenant at the lowest priority, one request at a time within a budget of tokens. Keeps no text. A judge model is
 asked in both orders; without one, texts are compared, and two answers of the standing pods with each other: what they
-differ by themselves is no loss.
+differ by themselves does not count.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ STANDING, CONTROL, CANARY, JUDGE = "canary-standing", "canary-control", "canary-
 """Ends of the ids of internal requests."""
 
 
-class SendAside(Protocol):
+class InternalSender(Protocol):
     """Sends requests beside one of a client (`gateway/server/internal_request.py`)."""
 
     body: bytes
@@ -56,7 +56,7 @@ class QualitySample:
     """A request that was chosen; it holds its reservation until it is compared or has failed."""
 
     request: Request
-    aside: SendAside
+    internal: InternalSender
     reserved: float
     """Tokens."""
 
@@ -83,22 +83,24 @@ class QualitySampler:
         self._is_confirmed = False
         """Whether a pod on trial had a part in it."""
 
-    def reserve(self, request: Request, caller: Caller, aside: Callable[[], SendAside]) -> Callable[[], None] | None:
+    def reserve(
+        self, request: Request, caller: Caller, internal: Callable[[], InternalSender]
+    ) -> Callable[[], None] | None:
         """Choose a request that is about to be placed, if its answer is to be compared.
 
         Returns what is to be called when its task has ended; None where it is not chosen.
         """
         if not caller.tenant.canary_compare or not self._controller.wants_quality:
             return None
-        is_whole = request.api.generates and request.sequences == 1 and request.continues is None
-        if not is_whole or not self._members_of(request):
+        is_comparable = request.api.generates and request.sequences == 1 and request.continues is None
+        if not is_comparable or not self._members_of(request):
             return None
         answers = 2 if self._controller.rollout.terms.judge_model is None else 4
         size_per_token = self._router.counters[request.model].size_per_token
         tokens = answers * (estimated_tokens(request, size_per_token) + request.expected_output_tokens)
         if not self._budget.reserve(self._draw(), tokens, self._clock()):
             return None
-        self._begun[request.id] = QualitySample(request, aside(), tokens)
+        self._begun[request.id] = QualitySample(request, internal(), tokens)
         return lambda: self._forget(request.id)
 
     def on_outcome(self, outcome: Outcome) -> None:
@@ -139,24 +141,24 @@ class QualitySampler:
         standing = frozenset(pod.url for pod in ready) - on_trial
         if not on_trial or not standing:
             return
-        asked = _Asked(sample, used)
-        ours = await asked.answer(STANDING, standing)
+        answers = _Answers(sample, used)
+        ours = await answers.answer(STANDING, standing)
         if ours is None:
             return
         replaced = self._controller.rollout.replaced(self._fleet, request)
         self._expected, self._is_confirmed = f"{request.id}-{CANARY}", False
-        theirs = await asked.answer(CANARY, (standing | on_trial) - replaced)
+        theirs = await answers.answer(CANARY, (standing | on_trial) - replaced)
         self._expected = None
         if theirs is None or not self._is_confirmed:
             return
         if answers_agree(ours, theirs):
             outcome: int | None = 0
         elif judge_model is not None:
-            outcome = await asked.judged(judge_model, theirs, ours)
+            outcome = await answers.judged(judge_model, theirs, ours)
         else:
             outcome = 1
         if judge_model is None and outcome is not None:
-            again = await asked.answer(CONTROL, standing)
+            again = await answers.answer(CONTROL, standing)
             if again is None:
                 return
             outcome -= not answers_agree(ours, again)
@@ -168,7 +170,7 @@ class QualitySampler:
         return frozenset(pod.url for pod in self._controller.rollout.members(ready))
 
 
-class _Asked:
+class _Answers:
     """Answers to one request, and what they take."""
 
     def __init__(self, sample: QualitySample, used: list[int]) -> None:
@@ -177,14 +179,16 @@ class _Asked:
 
     async def answer(self, purpose: str, pods: frozenset[str]) -> str | None:
         """Return the text of these pods' answer; None where there is none."""
-        return self._text(await self._sample.aside.send(None, self._sample.request.model, pods=pods, purpose=purpose))
+        return self._text(
+            await self._sample.internal.send(None, self._sample.request.model, pods=pods, purpose=purpose)
+        )
 
     async def judged(self, judge_model: str, theirs: str, ours: str) -> int | None:
         """Return 1 where the canary's answer is worse by the judge, -1 better, 0 alike; None without a verdict."""
-        question, verdicts = last_text(self._sample.aside.body), list[ComparisonVerdict | None]()
+        question, verdicts = last_text(self._sample.internal.body), list[ComparisonVerdict | None]()
         for first, second in ((theirs, ours), (ours, theirs)):
             prompt = comparison_prompt(question, first, second).encode()
-            text = self._text(await self._sample.aside.send(prompt, judge_model, purpose=JUDGE))
+            text = self._text(await self._sample.internal.send(prompt, judge_model, purpose=JUDGE))
             verdicts.append(None if text is None else read_comparison(text))
         return outcome_of_orders(verdicts[0], verdicts[1])
 

@@ -63,7 +63,7 @@ class FileStore:
             raise StateUnavailable(f"{self._file}: {error.strerror or error}") from error
         except msgspec.MsgspecError as error:
             raise StateUnavailable(
-                f"{self._file}: is no state of canaries ({error}); remove it to begin anew"
+                f"{self._file}: cannot be read as a state of canaries ({error}); remove it to start without one"
             ) from error
 
     def _update(self, change: ChangeState) -> CanaryState:

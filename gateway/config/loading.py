@@ -237,7 +237,7 @@ def _provider_faults(settings: Settings) -> list[ConfigError]:
 
 
 CONFIG_FILE_KEYS = re.compile(
-    r"""  policy | usage_log | route_log | canary_state_file | supply\.state_file
+    r"""  policy | usage_log | route_log | canaries\[\d+\]\.state_file | supply\.state_file
     | (?!.*\.selector\.) [\w.\[\]]*_file
     | ((extproc|key_api|supply)\.)? tls\.\w+
     | key_api\.(keys_dir|audit_log)

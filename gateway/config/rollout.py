@@ -6,10 +6,11 @@ The values are `routing.pairing.roles.RoleTerms` and `routing.canary.verdict.Can
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
-from gateway.config.fields import NUMBER_SCHEMA, read_switch, schema_of_fields
+from gateway.config.fields import NUMBER_SCHEMA, parse_writable_path, read_switch, schema_of_fields
 from routing.canary.change import CanaryKind
 from routing.canary.verdict import CanaryTerms
 from routing.pairing.roles import RoleTerms
@@ -38,20 +39,30 @@ def read_roles(root: DocumentTable) -> RoleTerms | None:
         return None
 
 
-def read_canaries(root: DocumentTable) -> tuple[CanaryTerms, ...]:
-    """Read the list `canaries`. A second one is refused."""
+@dataclass(frozen=True, slots=True)
+class CanaryConfig(CanaryTerms):
+    """One entry of the list `canaries`."""
+
+    state_file: Path | None = None
+    """File in which verdicts are kept without Redis; None: they are lost with the process."""
+
+
+def read_canaries(root: DocumentTable) -> tuple[CanaryConfig, ...]:
+    """Read the list `canaries`. A second one is rejected."""
     found = []
     for section in root.tables("canaries"):
-        kind = section.get("kind", one_of(tuple(CanaryKind)), None)
+        word = section.get("kind", one_of(tuple(CanaryKind)), None)
         given: dict[str, Any] = {"name": section.get_required("name", text, "")}
         given |= {key: section.get(key, read, _DEFAULTS[key]) for key, (read, _, _) in _KEYS.items() if key != "kind"}
+        file = section.get("state_file", parse_writable_path, None)
         section.close()
         try:
-            found.append(CanaryTerms(**given, kind=None if kind is None else CanaryKind(kind)))
+            kind = None if word is None else CanaryKind(word)
+            found.append(CanaryConfig(**given, kind=kind, state_file=file))
         except ValueError as wrong:
             section.add_error(str(wrong))
     for at, terms in enumerate(found[1:], 1):
-        words = f"`{terms.name}`: a second canary is refused while `{found[0].name}` is configured"
+        words = f"`{terms.name}`: a second canary is rejected while `{found[0].name}` is configured"
         root.error(f"canaries[{at}]", f"{words}: one change at a time; remove that one when it has ended")
     return tuple(found)
 
@@ -120,6 +131,7 @@ def canary_schema() -> Schema:
         {
             "name": described(TEXT.schema, "Name in logs, metrics and the verdict that is kept of it."),
             **{key: described(schema, words) for key, (_, schema, words) in _KEYS.items()},
+            "state_file": described(TEXT.schema, "File in which verdicts are kept without Redis; absent: not kept."),
         },
         required=("name",),
     )

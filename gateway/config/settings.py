@@ -47,12 +47,11 @@ from gateway.config.models import ModelEntry, model_schema, read_models
 from gateway.config.pools import PoolEntry, pools_schema, read_pools
 from gateway.config.providers import ProvidersConfig, providers_schema, read_providers
 from gateway.config.renamed_keys import fault_of_renamed
-from gateway.config.rollout import canary_schema, read_canaries, read_roles, roles_schema
+from gateway.config.rollout import CanaryConfig, canary_schema, read_canaries, read_roles, roles_schema
 from gateway.config.routing import RoutingConfig, read_routing, routing_schema
 from gateway.config.supply import SupplyConfig, read_supply, supply_schema
 from gateway.config.tracing import TracingConfig, read_tracing, tracing_schema
 from gateway.runtime.addresses import Address, TlsFiles
-from routing.canary.verdict import CanaryTerms
 from routing.pairing.roles import RoleTerms
 from routing.retries import RetryTerms
 from routing.stall_detection import StallBounds
@@ -94,10 +93,8 @@ class Settings:
     """None: engines keep their roles."""
     supply: SupplyConfig | None = None
     """None: no desired engines are computed."""
-    canaries: tuple[CanaryTerms, ...] = ()
-    """None or one: a second canary is refused."""
-    canary_state_file: Path | None = None
-    """File in which verdicts are kept without Redis; None: they are lost with the process."""
+    canaries: tuple[CanaryConfig, ...] = ()
+    """None or one: a second canary is rejected."""
     kv_events: KvEventsConfig | None = None
     """None: only the approximate prefix-cache index."""
     extproc: ExtProcConfig | None = None
@@ -171,7 +168,6 @@ def read_settings(
         extproc=read_extproc(root),
         roles=read_roles(root),
         canaries=read_canaries(root),
-        canary_state_file=root.get("canary_state_file", parse_writable_path, None),
         retries=read_retries(root),
         stall_detection=read_stall_detection(root),
         limits=read_fields(limits, defaults.limits, above_zero=True)
@@ -249,9 +245,6 @@ def config_schema() -> Schema:
                 "canaries": described(
                     {"type": "array", "items": canary_schema()},
                     "Pods on trial with a share of the traffic; at most one entry.",
-                ),
-                "canary_state_file": described(
-                    TEXT.schema, "File in which verdicts on canaries are kept without Redis; absent: not kept."
                 ),
                 "extproc": described(
                     extproc_schema(), "Listener for Envoy's external processing filter; absent: none."

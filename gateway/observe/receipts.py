@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.msgpack import Decoder, Encoder
 from msgspec.structs import astuple, fields, replace
 
@@ -199,6 +199,7 @@ def _written_out(receipt: Receipt) -> Receipt:
                 actual_ttft_s=_rounded(attempt.actual_ttft_s),
                 start_s=round(attempt.start_s, 6),
                 duration_s=round(attempt.duration_s, 6),
+                canary=attempt.canary or UNSET,
             )
             for attempt in receipt.attempts
         ),

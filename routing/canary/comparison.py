@@ -95,10 +95,14 @@ class PairedComparisons:
 
 
 def _kinds_of(attempt: ServedAttempt) -> list[_Kind]:
-    whole = _Kind(
+    all_times = _Kind(
         attempt.model, attempt.is_pair, _bucket(attempt.prompt_tokens), _bucket(attempt.uncached_tokens), None
     )
-    return [whole] if attempt.tpot_s is None else [whole, whole._replace(output=_bucket(attempt.output_tokens))]
+    return (
+        [all_times]
+        if attempt.tpot_s is None
+        else [all_times, all_times._replace(output=_bucket(attempt.output_tokens))]
+    )
 
 
 def _compared(canary: ServedAttempt, standing: ServedAttempt) -> TrialEvidence:

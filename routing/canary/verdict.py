@@ -82,7 +82,7 @@ REASON_TEXTS = {
     VerdictReason.STATE_UNREAD: "The verdict that all gateways share has not been read; it serves nothing until then.",
     VerdictReason.ANOTHER_CANARY: "Another canary runs; it serves nothing until that one has ended or is removed.",
     VerdictReason.MANY_OPTIONS: "A canary of configuration changes one scheduler parameter; its pods change several.",
-    VerdictReason.OTHER_OPTION: "The option that its pods change is no scheduler parameter.",
+    VerdictReason.OTHER_OPTION: "Its pods change another option than a scheduler parameter.",
     VerdictReason.NO_OPTION: "Its pods were started like the standing ones: nothing is on trial.",
     VerdictReason.OPTIONS_UNKNOWN: "How its pods, or the standing ones, were started is not known.",
     VerdictReason.NO_PARTNER: "Its pods prefill or decode for others, and can pair with no standing pod.",
@@ -99,7 +99,7 @@ REASON_TEXTS = {
 """For operators, by reason."""
 
 FIXES = {
-    VerdictReason.STATE_UNREAD: "see redis.url or canary_state_file; a gateway that has read it once goes on without",
+    VerdictReason.STATE_UNREAD: "restore Redis, or see `state_file`; a gateway that has read it once needs neither",
     VerdictReason.MANY_OPTIONS: "change one option at a time, or set kind: release",
     VerdictReason.OTHER_OPTION: "change a scheduler parameter, or set kind: release",
     VerdictReason.NO_OPTION: "start its pods with the option that is to be tried",
@@ -228,7 +228,7 @@ def advance(state: CanaryState, terms: CanaryTerms, step: TrialStep, now_s: floa
     The same object where nothing has to be kept: the canary has ended, another one runs, or it may not start.
     """
     identity = terms.identity
-    if identity in state.ended or is_refused(state, terms, now_s):
+    if identity in state.ended or is_rejected(state, terms, now_s):
         return state
     trial = state.of(identity)
     if trial is None:
@@ -251,7 +251,7 @@ def advance(state: CanaryState, terms: CanaryTerms, step: TrialStep, now_s: floa
     return CanaryState(ended=ended)
 
 
-def is_refused(state: CanaryState, terms: CanaryTerms, now_s: float) -> bool:
+def is_rejected(state: CanaryState, terms: CanaryTerms, now_s: float) -> bool:
     """Return whether another canary runs, so that this one may not start."""
     other = state.trial
     return other is not None and state.running != terms.identity and now_s - other.renewed_s <= ABANDONED_S

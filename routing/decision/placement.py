@@ -5,7 +5,7 @@ The frontend that serves the request calls it at these moments; time is an argum
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from routing.canary.rollout import CanaryReason
@@ -259,8 +259,8 @@ class AttemptReceipt(Struct, frozen=True, gc=False):
     """From the request's arrival to this choice."""
     duration_s: float = 0.0
     """From this choice to the attempt's end."""
-    canary: CanaryReason | None = None
-    """Why a canary's pod was chosen or left out; None where no canary had a part in the choice."""
+    canary: CanaryReason | UnsetType | None = None
+    """Why a canary's pod was chosen or left out; None, or unset where it is shown, if no canary had a part in that."""
 
 
 def attempt_receipt(

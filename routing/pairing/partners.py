@@ -73,7 +73,7 @@ def find_partners(
 def _facts(fleet: Fleet, url: str) -> PodFacts:
     pod = fleet.pod(url)
     facts = pod.facts if pod is not None else PodFacts()
-    if facts.revision not in fleet.revision_aliases:
+    if facts.revision is None or facts.revision not in fleet.revision_aliases:
         return facts
     return replace(facts, revision=fleet.revision_aliases[facts.revision])
 

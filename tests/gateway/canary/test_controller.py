@@ -226,7 +226,7 @@ async def test_a_second_canary_is_rejected_while_one_runs() -> None:
         first.now_s = second.now_s
         await first.look(0.0)
         await second.look(30.0)
-    assert second.rollout.use is CanaryUse.NOTHING
+    assert second.controller.show()["serves"] == "nothing"
     await second.look(61.0)
     assert second.rollout.use is CanaryUse.SHARE
 

@@ -52,8 +52,8 @@ async def client() -> AsyncIterator[aiohttp.ClientSession]:
 def write(folder: Path, pods: list[dict[str, Any]], terms: dict[str, Any], **more: Any) -> str:
     """A configuration of these pods and this canary, whose verdict is kept in a file."""
     path = folder / "hearth.json"
-    state_file = str(folder / "canary.json")
-    settings = {"discovery": {"static": {"pods": pods}}, "canaries": [terms], "canary_state_file": state_file}
+    kept = {"state_file": str(folder / "canary.json")}
+    settings = {"discovery": {"static": {"pods": pods}}, "canaries": [terms | kept]}
     path.write_text(json.dumps(settings | more))
     return str(path)
 
@@ -201,7 +201,7 @@ async def test_a_canary_of_configuration_changes_one_parameter_and_gateways_agre
     async with AsyncExitStack() as stack:
         redis = await stack.enter_async_context(redis_server(tmp_path / "redis"))
         standing, canary = [(await stack.enter_async_context(running()))[0] for _ in range(2)]
-        usual = {"max-num-seqs": "128", "max-num-batched-tokens": "8192"}
+        before = {"max-num-seqs": "128", "max-num-batched-tokens": "8192"}
 
         async def report(beat: int, **changed: str) -> None:
             pods = [
@@ -211,8 +211,8 @@ async def test_a_canary_of_configuration_changes_one_parameter_and_gateways_agre
                     settings=ServerSettings(options, hash_seed=NO_SEED),
                 )
                 for pod, revision, options in (
-                    (standing, "v1", usual),
-                    (canary, "v2", usual | {name.replace("_", "-"): value for name, value in changed.items()}),
+                    (standing, "v1", before),
+                    (canary, "v2", before | {name.replace("_", "-"): value for name, value in changed.items()}),
                 )
             ]
             written = write_record(AgentRecord("node", beat, 600.0, tuple(pods), life=1))

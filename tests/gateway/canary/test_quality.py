@@ -22,7 +22,7 @@ LOWER = replace(TERMS, lower_precision=True, quality_share=0.5)
 TEXTS = {FOR_STANDING: "The answer is 4.", FOR_CANARY: "The answer is 4.", CONTROL: "The answer is 4."}
 
 
-class Aside:
+class Sender:
     """Answers requests beside a client's, as pods that the router knows would."""
 
     body = b'{"messages": [{"role": "user", "content": "2 + 2?"}]}'
@@ -65,7 +65,7 @@ class Setup:
         """The next request; None where it is not chosen."""
         self.number += 1
         request = Request(f"r{self.number}", Api.CHAT, MODEL, **more)  # type: ignore[arg-type]
-        chosen = self.sampler.reserve(request, caller, lambda: Aside(self, request.id))
+        chosen = self.sampler.reserve(request, caller, lambda: Sender(self, request.id))
         return None if chosen is None else request
 
     async def compare(self) -> DifferenceEvidence:
@@ -92,7 +92,7 @@ async def test_only_of_tenants_that_have_opted_in() -> None:
     plain = Scene()
     await plain.look()
     sampler = QualitySampler(plain.controller, plain.router, draw=lambda: 0.0, clock=lambda: 0.0)
-    assert sampler.reserve(Request("r", Api.CHAT, MODEL), OPEN, lambda: Aside(setup, "r")) is None
+    assert sampler.reserve(Request("r", Api.CHAT, MODEL), OPEN, lambda: Sender(setup, "r")) is None
 
 
 async def test_within_the_share_and_the_budget() -> None:
@@ -106,7 +106,7 @@ async def test_within_the_share_and_the_budget() -> None:
     setup = Setup()
     await setup.scene.look()
     closes = [
-        setup.sampler.reserve(Request(f"r{number}", Api.CHAT, MODEL), OPEN, lambda: Aside(setup, "r"))
+        setup.sampler.reserve(Request(f"r{number}", Api.CHAT, MODEL), OPEN, lambda: Sender(setup, "r"))
         for number in range(MAX_WAITING)
     ]
     assert setup.choose() is None
@@ -153,7 +153,7 @@ async def test_texts_that_differ_by_themselves_are_no_loss(
         (["?", "SAME"], DifferenceEvidence()),
     ],
 )
-async def test_a_judge_is_asked_in_both_orders(verdicts: list[str], found: DifferenceEvidence) -> None:
+async def test_a_judge_compares_in_both_orders(verdicts: list[str], found: DifferenceEvidence) -> None:
     """The canary's answer is the first one at first; verdicts that follow the order count for nothing."""
     setup = Setup(judge_model="big")
     setup.texts[FOR_CANARY], setup.verdicts = "Three.", list(verdicts)

@@ -42,7 +42,7 @@ async def stores(url: str, count: int) -> AsyncIterator[list[RedisStore]]:
 
 
 async def test_gateways_have_one_verdict(tmp_path: Path) -> None:
-    """Of comparisons that each made alone; a gateway that starts later has it too, and Redis keeps it for good."""
+    """Of comparisons that each made alone; a gateway that starts later has it too, and Redis keeps it."""
     async with redis_server(tmp_path) as redis, stores(redis.url, 3) as (first, second, third):
         one, two = Scene(first), Scene(second)
         for gateway in (one, two):

@@ -65,7 +65,7 @@ async def test_a_file_that_is_no_state_is_left_alone(tmp_path: Path) -> None:
     scene = Scene(store_in(tmp_path))
     await scene.look()
     assert scene.events == ["canary_state_unavailable"]
-    assert "canary.json: is no state of canaries" in scene.logged[0][1]["error"]
+    assert "canary.json: cannot be read as a state of canaries" in scene.logged[0][1]["error"]
     assert scene.controller.reason is VerdictReason.STATE_UNREAD
     assert (tmp_path / "canary.json").read_text() == "{"
     with pytest.raises(StateUnavailable, match="No such file"):

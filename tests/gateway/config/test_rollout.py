@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from gateway.config.loading import check_file, load_settings
+from gateway.config.rollout import CanaryConfig
 from gateway.config.settings import read_settings
 from routing.canary.change import CanaryKind
-from routing.canary.verdict import CanaryTerms
 from routing.pairing.roles import RoleTerms
 from tenancy.document import InvalidDocument
 
@@ -24,24 +24,30 @@ def test_roles_are_off_unless_requested() -> None:
 
 
 def test_a_canary_is_read(tmp_path: Path) -> None:
-    """By pool or revision; the file of verdicts stands beside it."""
+    """By pool or revision; with the file that keeps its verdict."""
     settings, root = read_settings("canaries: [{name: b, pool: fast, traffic_share: 0.1, kind: configuration}]", {})
     assert not root.errors
-    assert settings.canaries == (CanaryTerms("b", pool="fast", traffic_share=0.1, kind=CanaryKind.CONFIGURATION),)
-    more = "{name: a, revision: v2, lower_precision: true, pairs_with_revision: v1, judge_model: big}"
-    settings, root = read_settings(f"canaries: [{more}]\ncanary_state_file: {tmp_path / 'canary.json'}", {})
+    assert settings.canaries == (CanaryConfig("b", pool="fast", traffic_share=0.1, kind=CanaryKind.CONFIGURATION),)
+    more = "{name: a, revision: v2, lower_precision: true, pairs_with_revision: v1, judge_model: big"
+    settings, root = read_settings(f"canaries: [{more}, state_file: {tmp_path / 'canary.json'}}}]", {})
     assert not root.errors
-    terms = CanaryTerms("a", revision="v2", lower_precision=True, pairs_with_revision="v1", judge_model="big")
-    assert settings.canaries == (terms,)
-    assert settings.canary_state_file == tmp_path / "canary.json"
+    assert settings.canaries == (
+        CanaryConfig(
+            *("a", None, "v2"),
+            lower_precision=True,
+            pairs_with_revision="v1",
+            judge_model="big",
+            state_file=tmp_path / "canary.json",
+        ),
+    )
 
 
-def test_a_second_canary_is_refused(tmp_path: Path) -> None:
+def test_a_second_canary_is_rejected(tmp_path: Path) -> None:
     """At the check and at the start, with both names and the way out."""
     config = tmp_path / "hearth.yaml"
     config.write_text("canaries: [{name: a, revision: v2}, {name: b, pool: fast}]")
     fault = (
-        "canaries[1]: `b`: a second canary is refused while `a` is configured: one change at a time; remove that one "
+        "canaries[1]: `b`: a second canary is rejected while `a` is configured: one change at a time; remove that one "
         "when it has ended"
     )
     for read in (lambda: check_file(config, {}), lambda: load_settings({}, {}, config)):

@@ -10,6 +10,7 @@ from gateway.observe.receipts import BATCH_SIZE, ReceiptFilter, ReceiptStore
 from gateway.pipeline.attempt import ResumeBlocker
 from gateway.pipeline.record import Outcome
 from routing.blocks import cut_prompt
+from routing.canary.rollout import CanaryReason
 from routing.decision.placement import attempt_receipt
 from routing.decision.router import Router
 from routing.eligible import PairingFallback
@@ -188,6 +189,7 @@ def test_a_receipt_is_read_as_it_was_written() -> None:
     receipts, router = ReceiptStore(), router_of(3)
     routed = a_routed_outcome(router, 7)
     pair = an_attempt(prefill_engine="http://p:1", connector="nixl", fallback_reason=next(iter(PairingFallback)))
+    pair = msgspec.structs.replace(pair, canary=CanaryReason.SHARE)
     written = an_outcome(
         request=a_request(id="r-all", api=Api.RESPONSES, session="s", downgraded_from="big"),
         reason=Reason.OVERLOADED,
@@ -207,6 +209,7 @@ def test_a_receipt_is_read_as_it_was_written() -> None:
     assert len(tuple(attempts[1].candidates)) == 3
     assert msgspec.structs.replace(found, attempts=()) == msgspec.structs.replace(written.receipt(), attempts=())
     assert attempts[0] == pair
+    assert attempts[1].canary is msgspec.UNSET, "no canary had a part in it"
     assert (type(found.api), type(found.reason), type(found.usage)) == (Api, Reason, Usage)
 
 

@@ -16,6 +16,7 @@ from routing.canary.verdict import CanaryTerms
 from routing.candidates import Candidates, NoEngineAdmissible
 from routing.decision.router import Router
 from routing.facts import PodFacts, Role
+from routing.ledger import StreamObjective
 from routing.pods import EngineShape, Pod, PodState
 from routing.request import Api, Request
 from scorers.registry import routings
@@ -49,9 +50,9 @@ def use(rollout: Rollout | None, use: CanaryUse) -> None:
     rollout.use = use
 
 
-def serve(router: Router, asked: Request, avoid: frozenset[str] = frozenset()) -> tuple[str, CanaryReason | None]:
+def serve(router: Router, sent: Request, avoid: frozenset[str] = frozenset()) -> tuple[str, CanaryReason | None]:
     """Place a request and end it. Returns its pod, with the prefill pod in front, and why it is a canary's or not."""
-    placement = router.place(asked, avoid=avoid, now_s=0.0, draw=0.5)
+    placement = router.place(sent, avoid=avoid, now_s=0.0, draw=0.5)
     side, reason = placement.prefill, placement.canary
     pods = placement.engine.pod if side is None else f"{side.engine.pod}+{placement.engine.pod}"
     placement.release(0.0)
@@ -82,8 +83,8 @@ def test_the_share_holds_for_any_interleaving_of_gateways(gateways: int, turns: 
     routers = [router_of({"a1": V1, "b1": V2}, 0.3) for _ in range(gateways)]
     taken = 0
     for number, (at, has_session) in enumerate(turns, 1):
-        asked = request(number, session=str(number % 5) if has_session else None)
-        pod, _ = serve(routers[at % gateways], asked)
+        sent = request(number, session=str(number % 5) if has_session else None)
+        pod, _ = serve(routers[at % gateways], sent)
         taken += pod == "b1"
         assert taken <= 0.3 * number
 
@@ -149,7 +150,7 @@ def test_a_full_canary_keeps_no_request_waiting() -> None:
     class Gate:
         """Admits nothing on pods of the canary."""
 
-        stream_objective = None
+        stream_objective: StreamObjective | None = None
 
         def admits(self, candidates: Candidates, at: int) -> bool:
             return candidates.engines[at].pod != "http://b1"

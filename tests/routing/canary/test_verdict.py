@@ -154,7 +154,7 @@ def test_lower_precision_is_never_promoted_without_a_comparison_of_answers() -> 
         assert after.verdict is verdict
 
 
-def test_a_second_canary_is_refused_while_one_runs() -> None:
+def test_a_second_canary_is_rejected_while_one_runs() -> None:
     """Until that one ends, or no gateway has it configured any more."""
     second = CanaryTerms("v3", revision="v3")
     state = advance(NO_STATE, TERMS, step(), 0.0)
