@@ -110,6 +110,8 @@ class Candidates(Struct, gc=False):
     typical_prefill_s: float = 0.0
     typical_stream_s: float = 0.0
     """How long prompts and undisturbed answers take here (`routing.cost`), said where there are shares of prefill."""
+    median_stream_s: float = 0.0
+    """The same of the median answer."""
     lacks_kv_room: bool = False
     """Whether some engine may have no room for the request beside what runs there."""
     has_new_pods: bool = False

@@ -272,6 +272,7 @@ class Router(RoutingState):
             answer_spread=costs.averages.answer_spread,
             typical_prefill_s=costs.averages.prefill_s if pairs else 0.0,
             typical_stream_s=costs.averages.stream_s if pairs else 0.0,
+            median_stream_s=costs.averages.median_stream_s if pairs else 0.0,
             lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > eligible.min_kv_capacity,
             has_new_pods=now_s - eligible.newest_since_s < NEW_POD_S,
             has_decode_engines=eligible.has_decode_engines,
