@@ -95,5 +95,5 @@ class LinkWatch:
 
 def _probe_s(bound_s: float, took_s: float | None) -> float:
     """Return the seconds in which a probe has to be answered."""
-    longest_s = MAX_PROBE_SHARE * bound_s
-    return longest_s if took_s is None else min(longest_s, max(MIN_PROBE_SHARE * bound_s, PROBE_FACTOR * took_s))
+    max_s = MAX_PROBE_SHARE * bound_s
+    return max_s if took_s is None else min(max_s, max(MIN_PROBE_SHARE * bound_s, PROBE_FACTOR * took_s))
