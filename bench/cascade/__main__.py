@@ -5,7 +5,8 @@
     python -m bench.cascade --rows N
     python -m bench.cascade --easy [--draws N] [--jobs N] [--keep FILE]
     python -m bench.cascade --collected [--draws N] [--only NAME ...] [--jobs N] [--keep FILE]
-    python -m bench.cascade --real SMALL LARGE --questions FILE [--answer-pattern REGEX] [--folder DIR] [--keep FILE]
+    python -m bench.cascade --real SMALL LARGE --questions FILE [--answer-pattern REGEX] [--true-labels-only]
+        [--folder DIR] [--keep FILE]
 
 Populations are made up with known truth, and RouteLLM's answers to GSM8K where its file is found (TRACES, by default
 ../shared/traces). Each `--data` adds a labelled file, by every one of its signals. Exit status 1 where something falls
@@ -112,6 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--questions", type=Path, help='of --real: JSON lines {"question", "answer"}')
     parser.add_argument("--answer-pattern", metavar="REGEX", help="of --real: what is compared of an answer")
+    parser.add_argument("--true-labels-only", action="store_true", help="of --real: as `calibrate` takes it")
     parser.add_argument("--folder", type=Path, help="of --real: its files stay there, and what was collected is kept")
     parser.add_argument("--max-loss", type=float, default=0.03, help="of --real (default 0.03)")
     parser.add_argument("--max-tokens", type=int, default=48, help="of --real: of an answer (default 48)")
@@ -183,6 +185,7 @@ def _real(options: argparse.Namespace) -> int:
                     (small, large),
                     options.questions,
                     pattern=options.answer_pattern,
+                    true_labels_only=options.true_labels_only,
                     max_loss=options.max_loss,
                     max_tokens=options.max_tokens,
                 )

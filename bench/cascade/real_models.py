@@ -55,6 +55,8 @@ class RealRun:
     """What of an answer is compared: its last match."""
     expected_share: float = 0.5
     """Of the collected questions, those whose right answer collect sees."""
+    true_labels_only: bool = False
+    """Whether rows without a right answer are left out; valid, since chance decides here which rows have one."""
     max_loss: float = 0.03
     confidence: float = 0.95
     max_tokens: int = 48
@@ -118,6 +120,7 @@ async def _measure(run: RealRun, folder: Path) -> tuple[list[str], list[Target]]
     described = await _command(
         *("calibrate", "--data", str(folder / "labels.jsonl"), "--max-loss", str(run.max_loss)),
         *("--confidence", str(run.confidence), "--config", str(config), "--out", str(calibration)),
+        *(("--true-labels-only",) if run.true_labels_only else ()),
     )
     async with running(_write_config(run, models, folder, is_calibrated=True)) as gateway:
         answers = await _serve(run, models, served, gateway.port)
@@ -154,7 +157,8 @@ def _rows(
         ("best", large - best.loss, top * (1.0 - best.saved)),
     ]
     lines = [
-        described.strip(),
+        # Where the file stands is of one machine.
+        *(line for line in described.strip().splitlines() if not line.startswith("written to ")),
         f"{count} questions served, AUROC of the margin for the benefit of {models[1]}: {auroc:.2f}",
         f"{'':<32} {'right':>6} {'cost':>8} {'saved':>6}",
         *(f"{name:<32} {right:>6.3f} {price:>8.2f} {1.0 - price / top:>6.2f}" for name, right, price in table),

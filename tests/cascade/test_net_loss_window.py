@@ -68,9 +68,9 @@ def test_a_small_break_gets_a_longer_window_beside_the_shortest() -> None:
 
 def test_the_surest_answers_show_a_break_first() -> None:
     """Where hardly any of them loses, their window notices what the whole cannot; the errors of all stay bounded."""
-    every, surest = DriftReference(800, 40, 0), DriftReference(480, 2, 0)
-    alone = alarm_limits(every, 0.01, 0.05)
-    short, own, *longer = alarm_limits(every, 0.01, 0.05, surest)
+    reference, surest = DriftReference(800, 40, 0), DriftReference(480, 2, 0)
+    alone = alarm_limits(reference, 0.01, 0.05)
+    short, own, *longer = alarm_limits(reference, 0.01, 0.05, surest)
     assert (short.window, own.window, own.shadows) == (WINDOWS[0], 120, WINDOWS[0])
     assert [limits.is_of_surest for limits in (short, own, *longer)] == [False, True] + [False] * len(longer)
     assert own.noticed > alone[0].noticed + 0.2
@@ -80,9 +80,9 @@ def test_the_surest_answers_show_a_break_first() -> None:
 
 def test_without_a_gain_the_surest_have_no_window() -> None:
     """Where they lose as often as the others, or none of them is known."""
-    every = DriftReference(800, 120, 0)
-    assert alarm_limits(every, 0.05, 0.15, DriftReference(480, 72, 0)) == alarm_limits(every, 0.05, 0.15)
-    assert alarm_limits(every, 0.05, 0.15, DriftReference(0, 0, 0)) == alarm_limits(every, 0.05, 0.15)
+    reference = DriftReference(800, 120, 0)
+    assert alarm_limits(reference, 0.05, 0.15, DriftReference(480, 72, 0)) == alarm_limits(reference, 0.05, 0.15)
+    assert alarm_limits(reference, 0.05, 0.15, DriftReference(0, 0, 0)) == alarm_limits(reference, 0.05, 0.15)
 
 
 def test_what_a_small_reference_leaves_open_is_in_the_stated_probability() -> None:
