@@ -246,13 +246,13 @@ def test_only_pairs_where_there_are_any() -> None:
 )
 def test_what_pairs_would_do_too_late_goes_to_decode_engines(columns: dict[str, Any], *, is_admitted: bool) -> None:
     """Where it is in time there, and makes fewer streams late than it saves first tokens."""
-    usual = {
+    defaults = {
         "engines": [Engine(0, "a", role=Role.DECODE), Engine(1, "b", role=Role.DECODE)],
         "ahead_s": [0.0, 5.0],
         "own_s": [0.2, 0.2],
         "running": [5.0, 5.0],
         "typical_answer_tokens": 500.0,
     }
-    shown = candidates_of(2, prefillers=[None, Engine(2, "p", role=Role.PREFILL)], **(usual | columns))
+    shown = candidates_of(2, prefillers=[None, Engine(2, "p", role=Role.PREFILL)], **(defaults | columns))
     assert RoleGate(RoleTerms(ttft_s=2.0, tpot_s=0.05)).admits(shown, 0) == is_admitted
     assert not RoleGate().admits(shown, 0)
