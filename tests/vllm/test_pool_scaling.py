@@ -78,10 +78,10 @@ class Load:
                     self._ended.notify_all()
 
     async def _ask(self, session: aiohttp.ClientSession, text: str, *, stream: bool) -> Answer:
-        text_of_answer, receipt = await ask(session, text, stream=stream)
+        generated, receipt = await ask(session, text, stream=stream)
         attempts = (await asyncio.to_thread(read_receipt, self.gateway, receipt))["attempts"]
         fallbacks = tuple(one["fallback_reason"] for one in attempts if one["fallback_reason"] is not None)
-        return Answer(text_of_answer, text, attempts[-1]["prefill_engine"], fallbacks)
+        return Answer(generated, text, attempts[-1]["prefill_engine"], fallbacks)
 
     async def until_paired(self, pod: Pod) -> int:
         """Wait until a pod has prefilled for some more answers. Returns the number of all answers."""
