@@ -132,7 +132,7 @@ async def test_nonsense_is_counted_and_passed_over(tmp_path: Path) -> None:
         assert two.sharing.unreadable == 1
 
 
-async def test_snapshots_that_are_asked_for_without_end_are_few(tmp_path: Path) -> None:
+async def test_snapshots_that_are_requested_without_end_are_few(tmp_path: Path) -> None:
     """One timer waits to send the next, however often it is asked for, and it waits longer where more is open."""
     loop = asyncio.get_running_loop()
     async with host(tmp_path) as here:
