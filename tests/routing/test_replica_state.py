@@ -712,7 +712,7 @@ def test_what_was_held_back_is_old_until_a_batch_comes_that_was_not() -> None:
 
 @pytest.mark.parametrize("jump_s", [-1e6, -30.0, 30.0, 1e6])
 @pytest.mark.parametrize("is_catching_up", [False, True])
-def test_a_clock_that_jumps_makes_no_replica_missing_for_long(jump_s: float, *, is_catching_up: bool) -> None:
+def test_no_peer_is_missing_for_long_when_a_clock_jumps(jump_s: float, *, is_catching_up: bool) -> None:
     """Its batches seem to be held back, or to come before they were sent; that is what is normal a moment later."""
     here, there = timed_pair()
     if is_catching_up:

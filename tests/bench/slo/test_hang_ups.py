@@ -17,7 +17,7 @@ from bench.slo.virtual import Job, _Venue
 from simulator.clock import run_virtually
 from tenancy.objective import Tier
 
-CLIENTS = 240
+AT_ONCE = 240
 """Requests at once: far more than four engines begin within a second."""
 
 SCENARIO = load_scenario("overload-5")
@@ -76,7 +76,7 @@ def test_clients_that_hang_up_together_leave_nothing_behind(steps: list[Callable
         for round_number, step in enumerate(steps):
             tasks = [
                 asyncio.create_task(venue.ask(number, Offered(loop.time(), next(tenants), 1_500, 300)))
-                for number in range(round_number * CLIENTS, (round_number + 1) * CLIENTS)
+                for number in range(round_number * AT_ONCE, (round_number + 1) * AT_ONCE)
             ]
             await asyncio.sleep(0.6)
             assert any(replica.room.has_waiters() for replica in venue._replicas)

@@ -24,7 +24,7 @@ def test_peers_take_turns_and_keep_their_order() -> None:
     assert found[4:] == [b"flood %d" % number for number in range(2, 1000)]
 
 
-def test_the_heaviest_sender_loses_what_is_too_much() -> None:
+def test_who_sends_too_much_loses_it() -> None:
     """By count and by bytes; the others lose nothing."""
     backlog = Backlog(max_batches=10, max_bytes=10_000)
     backlog.put(2, b"small")
