@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,8 @@ def test_a_second_canary_is_rejected(tmp_path: Path) -> None:
         "canaries[1]: `b`: a second canary is rejected while `a` is configured: one change at a time; remove that one "
         "when it has ended"
     )
-    for read in (lambda: check_file(config, {}), lambda: load_settings({}, {}, config)):
+    reads: tuple[Callable[[], object], ...] = (lambda: check_file(config, {}), lambda: load_settings({}, {}, config))
+    for read in reads:
         with pytest.raises(InvalidDocument) as caught:
             read()
         assert [str(found).endswith(fault) for found in caught.value.errors] == [True]
