@@ -29,8 +29,18 @@ from routing.server_settings import (
 DEFAULT_NIXL_PORT, DEFAULT_MOONCAKE_PORT = "5600", "8998"
 """Defaults of vLLM."""
 
+DEFAULT_COORDINATOR_PORT = "29550"
+"""Of `--data-parallel-rpc-port`."""
 
-_SHORT = {"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size"}
+
+_SHORT = {
+    "-tp": "tensor-parallel-size",
+    "-pp": "pipeline-parallel-size",
+    "-dp": "data-parallel-size",
+    "-dpa": "data-parallel-address",
+    "-dpp": "data-parallel-rpc-port",
+    "-ep": "enable-expert-parallel",
+}
 
 
 _FACTS = {
@@ -72,9 +82,21 @@ def facts_from_command(
     raw_facts: dict[str, object] = {_FACTS[name]: value for name, value in parsed_options.items() if name in _FACTS}
     if layout := variables.get("VLLM_KV_CACHE_LAYOUT"):
         raw_facts["kv_layout"] = layout
+    raw_facts |= _step_group(parsed_options)
     raw_facts |= facts_from_kv_transfer(_transfer(parsed_options), variables, reached_at)
     kept = {word: value for word, value in raw_facts.items() if value not in _UNSAID}
     return kept, parsed_options.get("scheduling-policy") == "priority"
+
+
+def _step_group(parsed_options: Mapping[str, str]) -> dict[str, object]:
+    """Return whether ranks step together, and the coordinator by which those of several servers know each other."""
+    if parsed_options.get("enable-expert-parallel", "false") == "false":
+        return {}
+    facts: dict[str, object] = {"ep": True}
+    if address := parsed_options.get("data-parallel-address"):
+        port = parsed_options.get("data-parallel-rpc-port") or DEFAULT_COORDINATOR_PORT
+        facts["dp_group"] = f"{url_host(address)}:{port}"
+    return facts
 
 
 def settings_from_command(words: Sequence[str], variables: Mapping[str, str], root: Path) -> ServerSettings:

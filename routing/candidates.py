@@ -92,6 +92,15 @@ class Candidates(Struct, gc=False):
     token_excess_s: Sequence[float] = ()
     """Extra seconds that each takes for a token of such a request, constrained by a grammar or not; empty where none is
     known to."""
+    lockstep_s: Sequence[float] = ()
+    """Seconds that the first token waits for prefill of ranks that step together with each; empty, as the next three,
+    where every engine steps alone."""
+    stalled: Sequence[float] = ()
+    """Sequences that each second of own prefill stalls, those of other ranks included."""
+    slowed: Sequence[float] = ()
+    """Sequences whose steps grow with one sequence more."""
+    in_step: Sequence[float] = ()
+    """Sequences of the busiest rank, which sets the pace of all."""
     draining_streams: Sequence[float] = ()
     """Streams that each still decodes after its role became prefill; empty where none does."""
     typical_answer_tokens: float = 0.0
@@ -101,6 +110,8 @@ class Candidates(Struct, gc=False):
     typical_prefill_s: float = 0.0
     typical_stream_s: float = 0.0
     """How long prompts and undisturbed answers take here (`routing.cost`), said where there are shares of prefill."""
+    median_stream_s: float = 0.0
+    """The same of the median answer."""
     lacks_kv_room: bool = False
     """Whether some engine may have no room for the request beside what runs there."""
     has_new_pods: bool = False
@@ -117,7 +128,8 @@ class Candidates(Struct, gc=False):
 
     def ttft_s(self, at: int) -> float:
         """Return the seconds to the first token of the candidate in a position."""
-        return self.prefill_overhead_s[at] + self.ahead_s[at] + self.own_s[at]
+        lockstep_s = self.lockstep_s[at] if self.lockstep_s else 0.0
+        return self.prefill_overhead_s[at] + self.ahead_s[at] + lockstep_s + self.own_s[at]
 
 
 @runtime_checkable
@@ -277,12 +289,14 @@ class Prediction(Struct, frozen=True, gc=False):
 def predict(candidates: Candidates, at: int) -> Prediction:
     """What the engine in a position will take for the request, alone or as the prefill side of a pair."""
     ahead_s, own_s = candidates.ahead_s[at], candidates.own_s[at]
+    if candidates.lockstep_s:
+        ahead_s += candidates.lockstep_s[at]
     return Prediction(
         prompt_tokens=candidates.prompt_tokens,
         cached_tokens=candidates.warm_tokens[at],
         ttft_s=candidates.ttft_s(at),
         work_tokens=candidates.prefill_work[at] + ahead_s / candidates.seconds_per_token[at],
-        running=candidates.running[at],
+        running=(candidates.in_step or candidates.running)[at],
         is_alone=ahead_s <= ALONE_SHARE * own_s,
         own_prefill_s=own_s,
     )
@@ -307,12 +321,13 @@ class PlacementEstimate(Struct, frozen=True, gc=False):
 
 def estimate(columns: Candidates, scored: ScoreTable, at: int) -> PlacementEstimate:
     """Estimate a placement on the candidate in a position."""
+    running = (columns.in_step or columns.running)[at]
     return PlacementEstimate(
         engine=columns.engines[at],
         prefill=columns.prefillers[at] if columns.prefillers else None,
         ttft_s=columns.ttft_s(at),
         own_prefill_s=columns.own_s[at],
-        tpot_s=columns.step_base_s[at] + columns.step_per_sequence_s[at] * (columns.running[at] + 1),
+        tpot_s=columns.step_base_s[at] + columns.step_per_sequence_s[at] * (running + 1),
         prompt_tokens=columns.prompt_tokens,
         cached_tokens=columns.warm_tokens[at],
         total_s=scored.totals[at],

@@ -172,6 +172,11 @@ class WorkloadAverages:
         """What an answer would take behind its first token, were it alone; 0 before any was seen."""
         return self._answer_tokens.value * self._step_s
 
+    @property
+    def median_stream_s(self) -> float:
+        """What about half of all answers would take at most behind their first token, were they alone; 0 likewise."""
+        return self.typical_answer_tokens * self._step_s
+
 
 FLEET_MEMORY, ENGINE_MEMORY = 500.0, 40.0
 """How many observations of usual size the fleet's factor and an engine's remember."""

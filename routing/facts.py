@@ -75,6 +75,10 @@ class PodFacts:
     tp: int | None = None
     pp: int | None = None
     dp: int | None = None
+    ep: bool | None = None
+    """Expert parallel: its data-parallel ranks step together, idle ones included."""
+    dp_group: str | None = None
+    """A name that its ranks share with those of other pods: `HOST:PORT` of their coordinator."""
     kv_events: str | None = None
     """The ZMQ endpoint of its KV events."""
     gpu: str | None = None
@@ -178,6 +182,13 @@ def _positive(value: object) -> int:
     return count
 
 
+def _flag(value: object) -> bool:
+    text = str(value).strip().lower()
+    if text not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text == "true"
+
+
 def _address(value: object) -> str:
     content = _text(value)
     host, colon, port = content.rpartition(":")
@@ -219,6 +230,7 @@ class _KvRole(StrEnum):
 
 _READERS: Mapping[str, Callable[[object], Any]] = {
     "role": _role,
+    "ep": _flag,
     "image_digest": _image_digest,
     "prompts": _one_of(PromptLengths),
     "kv_role": lambda value: _one_of(_KvRole)(value).value,

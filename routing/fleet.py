@@ -149,6 +149,14 @@ class Fleet:
         doubted = [pod for pod in self._serving(model, regions) if pod.state is PodState.SUSPECT]
         return engines_of([(engine, pod) for pod in doubted for engine in pod.engines], model, self.pool_ranks)
 
+    def step_groups(self) -> dict[int, tuple[int, ...]]:
+        """By slot of an engine that steps together with others, the slots of all of them, its own included."""
+        groups: dict[str, list[int]] = {}
+        for pod in self._pods.values():
+            if (name := pod.step_group) is not None:
+                groups.setdefault(name, []).extend(engine.slot for engine in pod.engines)
+        return {slot: tuple(slots) for slots in groups.values() if len(slots) > 1 for slot in slots}
+
     def _ready(self, model: str, regions: frozenset[str] | None) -> list[tuple[Engine, Pod]]:
         return [(engine, pod) for pod in self.serving(model, regions) for engine in pod.engines]
 

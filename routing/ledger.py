@@ -15,6 +15,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from routing.eligible import ColumnSelector
+from routing.lockstep import StepGroups, extension_s
 
 
 class AdmittedAs(Struct, frozen=True, gc=False):
@@ -61,6 +62,8 @@ class Charge(Struct, gc=False):
     charged_s: float = 0.0
     unseen_tokens: float = 0.0
     """Prefill that a peer had put on the engine at about the same time, of which it was not known then."""
+    extends_s: float = 0.0
+    """Seconds by which its prefill stalls ranks that step together with its engine."""
     before_s: float = 0.0
     """Prefill that its engine had been given until then, its own included: what is more by now has stalled it."""
 
@@ -168,6 +171,10 @@ class Ledger:
         """The sum of `Charge.before_s` of the sequences that run on each engine."""
         self.stalled: set[int] = set()
         """Slots whose sequences were stalled for more than `NOTICED_STALL_S`, by the mean."""
+        self.step_groups: StepGroups = {}
+        """Engines that step together; written by the routing state as pods come and go."""
+        self._beside_s: dict[int, float] = {}
+        """Seconds of prefill of other ranks that have stalled each engine which steps together with them."""
         self._turns = 0
         self.stale_from_s = inf
         """When the next external load becomes stale."""
@@ -242,7 +249,7 @@ class Ledger:
                 self._expected[slot][charge.number] = charge
         kv_tokens = self.kv_tokens[slot] = self.kv_tokens[slot] + charge.kv_tokens
         running = self.running[slot] = self.running[slot] + charge.sequences
-        charge.before_s = self.total_prefill_s[slot]
+        charge.before_s = self._given_s(slot)
         self._before_s[slot] += charge.sequences * charge.before_s
         self._note_stall(slot)
         self.last_turn[slot] = turn
@@ -258,6 +265,9 @@ class Ledger:
 
     def _enqueue(self, charge: Charge, now_s: float) -> None:
         slot, prefill_tokens, prefill_s = charge.slot, charge.prefill_tokens, charge.prefill_s
+        if self.step_groups and (group := self.step_groups.get(slot)) is not None:
+            charge.extends_s = self.extends_s(slot, prefill_s, now_s)
+            self._stall_beside(charge, group)
         queue = self._in_prefill[slot]
         if queue:
             self._behind_s[slot] += prefill_s
@@ -271,6 +281,13 @@ class Ledger:
         self._shares[slot] = self._shares[slot] * faded + prefill_s / SHARE_MEMORY_S
         self._shares_at_s[slot] = now_s
         self.queue_rank[slot] = queued_tokens
+
+    def _stall_beside(self, charge: Charge, group: Sequence[int]) -> None:
+        """Charge a prefill to the other ranks of its group, as far as it extends that of the group."""
+        for slot in group:
+            if slot != charge.slot:
+                self._beside_s[slot] = self._beside_s.get(slot, 0.0) + charge.extends_s
+                self._note_stall(slot)
 
     def _note_unseen(self, late: Charge, now_s: float) -> None:
         """Note a peer's charge on those that were made before it was known, though not before it was made."""
@@ -359,6 +376,23 @@ class Ledger:
             for behind_s, until_s in zip(pick(self._behind_s), pick(self._head_until_s), strict=True)
         ]
 
+    def _queue_s(self, slot: int, now_s: float) -> float:
+        return self._behind_s[slot] + max(0.0, self._head_until_s[slot] - now_s)
+
+    def extends_s(self, slot: int, prefill_s: float, now_s: float) -> float:
+        """Return by how many seconds a prefill on an engine would stall the ranks that step together with it."""
+        queues_s = [self._queue_s(other, now_s) for other in self.step_groups.get(slot, ()) if other != slot]
+        return extension_s(self._queue_s(slot, now_s), prefill_s, max(queues_s)) if queues_s else 0.0
+
+    def group_queues_s(self, now_s: float) -> dict[int, float]:
+        """Return the seconds of prefill queued on each engine that steps together with others, by slot."""
+        return {slot: self._queue_s(slot, now_s) for slot in self.step_groups}
+
+    def in_step(self, slot: int, column: Sequence[float]) -> float:
+        """Return the entry of an engine, or the largest of those that step together with it, of a list by slot."""
+        group = self.step_groups.get(slot) if self.step_groups else None
+        return column[slot] if group is None else max(column[one] for one in group)
+
     def prefill_shares(self, pick: ColumnSelector, now_s: float) -> list[float]:
         """Return the decayed share of time that prefill took of each engine; above 1 if overloaded."""
         return [
@@ -370,6 +404,8 @@ class Ledger:
         """Return the seconds of prefill by which the sequences of each engine were stalled, or soon will be: the mean
         over those that run there, 0 for none.
         """
+        if self.step_groups:
+            return [self._group_stall_s(self.step_groups.get(slot, (slot,))) for slot in slots]
         running, given_s, before_s = self.running, self.total_prefill_s, self._before_s
         stalls_s = [given_s[slot] - before_s[slot] / running[slot] if running[slot] else 0.0 for slot in slots]
         return [max(0.0, stall_s) for stall_s in stalls_s]
@@ -380,11 +416,22 @@ class Ledger:
         """
         slot = charge.slot
         waiting_s = self.queued_s(lambda column: column[slot : slot + 1], now_s)[0]
-        return max(0.0, self.total_prefill_s[slot] - charge.before_s - waiting_s)
+        return max(0.0, self._given_s(slot) - charge.before_s - waiting_s)
+
+    def _group_stall_s(self, group: Sequence[int]) -> float:
+        """Return the mean stall of all sequences of engines that step together; 0 for none."""
+        running = sum(self.running[slot] for slot in group)
+        sums_s = (self._given_s(slot) * self.running[slot] - self._before_s[slot] for slot in group)
+        return max(0.0, sum(sums_s) / running) if running else 0.0
+
+    def _given_s(self, slot: int) -> float:
+        """Return the seconds of prefill that have ever stalled the sequences of an engine."""
+        given_s = self.total_prefill_s[slot]
+        return given_s + self._beside_s.get(slot, 0.0) if self._beside_s else given_s
 
     def _note_stall(self, slot: int) -> None:
         running = self.running[slot]
-        if running and self.total_prefill_s[slot] - self._before_s[slot] / running > NOTICED_STALL_S:
+        if running and self._given_s(slot) - self._before_s[slot] / running > NOTICED_STALL_S:
             self.stalled.add(slot)
         else:
             self.stalled.discard(slot)

@@ -94,6 +94,13 @@ class Pod:
         """Its pool, as metrics name it: the first of its base models where it names none, empty before it reports."""
         return self.pool or min(self.models - self.adapters, default="")
 
+    @property
+    def step_group(self) -> str | None:
+        """A name that all engines share that step together with its own; None where each of them steps alone."""
+        if not self.facts.ep:
+            return None
+        return self.facts.dp_group or (self.url if len(self.engines) > 1 else None)
+
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:

@@ -102,6 +102,8 @@ class RoutingState:
     def put_pod(self, pod: Pod) -> None:
         """Add a pod, or replace its standing and models."""
         self.fleet.put(pod)
+        if pod.facts.ep or self.ledger.step_groups:
+            self._couple()
 
     def reshape_pod(self, url: str, shapes: Iterable[EngineShape]) -> None:
         """Take over the engines that a pod reports, and their KV capacity."""
@@ -109,6 +111,9 @@ class RoutingState:
         self.ledger.resize(self.fleet.slot_count)
         self.costs.resize(self.fleet.slot_count)
         self.resize_caches(url)
+        pod = self.fleet.pod(url)
+        if pod is not None and (pod.facts.ep or self.ledger.step_groups):
+            self._couple()
 
     def resize_caches(self, url: str) -> None:
         """Recompute the estimated cache sizes of a pod from the bytes per token that are known now."""
@@ -120,7 +125,10 @@ class RoutingState:
     def remove_pod(self, url: str) -> None:
         """Forget a pod. Requests that still run there are released as they end."""
         self.cache_generations.pop(url, None)
-        self._retire(self.fleet.remove(url))
+        slots = self.fleet.remove(url)
+        if self.ledger.step_groups:
+            self._couple()
+        self._retire(slots)
 
     def clear_caches(self, url: str) -> None:
         """A pod has restarted or emptied its cache: forget its cached prefixes."""
@@ -217,6 +225,9 @@ class RoutingState:
         counters = [self.counters[model] for model in (pod.models if pod else ()) if model in self.counters]
         unknown = ExactCounter.size_per_token if self._exact_sizes else DEFAULT_BYTES_PER_TOKEN
         return max((counter.size_per_token for counter in counters), default=unknown)
+
+    def _couple(self) -> None:
+        self.ledger.step_groups = self.fleet.step_groups()
 
     def _retire(self, slots: Iterable[int]) -> None:
         for slot in slots:

@@ -14,7 +14,8 @@ class Interference:
     """Seconds lost by other requests, each part with a weight against a second of our own TTFT.
 
     `weight`, for requests that decode there: running x (own prefill + own output x what a sequence adds to a step). A
-    token that comes a little later inside a stream is felt less than a late first token.
+    token that comes a little later inside a stream is felt less than a late first token. Where engines step together,
+    those of all ranks count (`routing.lockstep`).
     `sharing`, for requests that would get their first token with the step that this prefill joins: their number x the
     part of it that still fits into that step. A prompt of a few words behind which a long document is put waits for a
     step's fill of the document. A step that has begun cannot be joined.
@@ -41,9 +42,13 @@ class Interference:
         displaced = min(self.eviction_weight * candidates.displaced_share, 1.0)
         each, cap = crowding + displaced, displaced * most_s
         seconds = [
-            running * (weight * own + decode * slower) + (each * own if own < most_s else crowding * own + cap)
-            for own, running, slower in zip(
-                candidates.own_s, candidates.running, candidates.step_per_sequence_s, strict=True
+            stalled * weight * own + slowed * decode * slower + (each * own if own < most_s else crowding * own + cap)
+            for own, stalled, slowed, slower in zip(
+                candidates.own_s,
+                candidates.stalled or candidates.running,
+                candidates.slowed or candidates.running,
+                candidates.step_per_sequence_s,
+                strict=True,
             )
         ]
         for at, ending, room in candidates.open_steps:

@@ -12,11 +12,13 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class PrefillTime:
-    """overhead + queue + own work, each as learned of that engine."""
+    """overhead + queue + own work, each as learned of that engine; and the steps of ranks that it waits for."""
 
     name: ClassVar[str] = "prefill_time"
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return absolute seconds, so that a warm engine with a long queue compares with a cold idle one."""
         waits = map(add, candidates.prefill_overhead_s, candidates.ahead_s)
+        if candidates.lockstep_s:
+            waits = map(add, waits, candidates.lockstep_s)
         return list(map(add, waits, candidates.own_s))

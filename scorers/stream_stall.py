@@ -42,5 +42,7 @@ class StreamStall:
             running * own * half * (1.0 + erf(log((stall + own / 2) / slack_s) / deviation))
             if own > 0 and stall + own / 2 > noticed_s
             else 0.0
-            for running, own, stall in zip(candidates.running, candidates.own_s, candidates.stalls_s, strict=True)
+            for running, own, stall in zip(
+                candidates.stalled or candidates.running, candidates.own_s, candidates.stalls_s, strict=True
+            )
         ]

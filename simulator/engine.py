@@ -21,6 +21,7 @@ from math import sqrt
 
 from simulator.batch import Batch, Chunk
 from simulator.live import Live
+from simulator.lockstep import Lockstep
 from simulator.profile import Profile
 from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence, Statistics, StepReport
 from simulator.step_book import StepBook
@@ -98,8 +99,12 @@ class _Outputs:
 class Engine:
     """One scheduler with one KV cache."""
 
-    def __init__(self, profile: Profile) -> None:
+    def __init__(self, profile: Profile, lockstep: Lockstep | None = None) -> None:
+        """`lockstep`: of the engines that step together with it. Raises ValueError where the scheduler plans ahead."""
+        if lockstep is not None and profile.async_scheduling:
+            raise ValueError("engines that step together plan without asynchronous scheduling")
         self.profile = profile
+        self._lockstep = lockstep
         self._batch = Batch(profile)
         self._live: dict[str, Live] = {}
         self._aborted: list[Live] = []
@@ -152,7 +157,10 @@ class Engine:
         """Extend the step in flight, if there is one: something else has the engine's core for so long."""
         self._check_played(now)
         if self._run is not None and not self._run.is_idle:
-            self._run.start += seconds
+            if self._lockstep is not None:
+                self._lockstep.delay(seconds)
+            else:
+                self._run.start += seconds
 
     def abort(self, sequence_id: str, now: float) -> bool:
         """End a sequence; blocks and listener are updated at the end of the step. Return False if it is not here."""
@@ -330,6 +338,9 @@ class Engine:
     def _begin_run(self, start: float, at: float, milestones: list[Milestone]) -> None:
         """Plan at the boundary `at` what runs from `start` on."""
         self._run = None
+        if self._lockstep is not None and self._live and (boundary := self._lockstep.boundary(at)) > at:
+            self._run = _Run(boundary, 0.0, 0.0, 1, [], is_empty=True, is_idle=True)
+            return
         while self._live:
             self._batch.end_loads(at)
             plan = self._batch.plan(at)
@@ -338,8 +349,10 @@ class Engine:
                 chunks = ((chunk.live.computed, chunk.tokens) for chunk in plan.chunks)
                 first = self.profile.step_s(chunks, decoding, self._batch.kv_tokens)
                 growth = decoding * self.profile.step_per_kv_token_s * self.profile.tokens_per_step
-                steps = 1 if self._outputs.changes_batch else plan.steps
+                steps = 1 if self._outputs.changes_batch or self._lockstep is not None else plan.steps
                 self._run = _Run(start, first, growth, steps, plan.chunks, int(self._is_async))
+                if self._lockstep is not None:
+                    self._lockstep.join(self._run)
                 return
             if not (self._outputs.changes_batch or self._outputs.tokens):
                 # All sequences here wait for other engines, or for blocks held by others: their end triggers the next

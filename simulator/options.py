@@ -20,6 +20,8 @@ class Options:
     models: tuple[str, ...] = ("simulated",)
     adapters: Mapping[str, str] = field(default_factory=dict)
     engines: int = 1
+    enable_expert_parallel: bool = False
+    """Its ranks step together."""
     tasks: frozenset[str] = frozenset({"generate"})
     max_model_len: int = 131_072
     api_key: str | None = None

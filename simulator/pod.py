@@ -210,6 +210,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", action="append", metavar="NAME", help="a name it is served under; repeatable")
     parser.add_argument("--lora", action="append", default=[], metavar="NAME=PATH", help="an adapter; repeatable")
     parser.add_argument("--engines", type=int, default=1, help="data-parallel ranks")
+    parser.add_argument("--enable-expert-parallel", action="store_true", help="the ranks step together")
     parser.add_argument(
         "--task", action="append", choices=sorted(TASKS), help="a task it is served for; repeatable (default generate)"
     )
@@ -308,6 +309,7 @@ def _options(parsed: argparse.Namespace) -> Options:
         models=tuple(parsed.model or ("simulated",)),
         adapters=dict(each.partition("=")[::2] for each in parsed.lora),
         engines=parsed.engines,
+        enable_expert_parallel=parsed.enable_expert_parallel,
         tasks=frozenset(parsed.task or ("generate",)),
         max_model_len=parsed.max_model_len,
         api_key=parsed.api_key,

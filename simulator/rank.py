@@ -6,11 +6,13 @@ Knows the event loop and the engine; independent of HTTP and of the tokens' cont
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import Protocol
 
 from simulator.api_server import ApiServer
 from simulator.books import Books
 from simulator.engine import ABORTED, Engine
+from simulator.lockstep import Lockstep
 from simulator.profile import Profile
 from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence
 
@@ -102,15 +104,42 @@ class Pace:
         self.speed = speed
 
 
+class RankGroup:
+    """Ranks that step together, with one clock."""
+
+    def __init__(self, speed: float) -> None:
+        self.pace = Pace(speed)
+        self.lockstep = Lockstep()
+        self.ranks: list[Rank] = []
+
+    def catch_up(self, now: float) -> None:
+        """Play the steps of all ranks that have ended by `now`, in the order of their ends."""
+        while (at := min(map(_due, self.ranks))) <= now:
+            for rank in [rank for rank in self.ranks if _due(rank) == at]:
+                rank.play_step(at)
+            for rank in self.ranks:
+                rank.set_timer()
+
+
+def _due(rank: Rank) -> float:
+    due = rank.engine.next_step_at()
+    return inf if due is None else due
+
+
 class Rank:
     """One data-parallel rank of a pod."""
 
-    def __init__(self, profile: Profile) -> None:
-        self.engine = Engine(profile)
+    def __init__(self, profile: Profile, group: RankGroup | None = None) -> None:
+        """`group`: of the ranks that step together with it. Raises ValueError as `Engine` does."""
+        self.engine = Engine(profile, group.lockstep if group else None)
+        self._group = group
+        if group is not None:
+            group.ranks.append(self)
+            group.lockstep.listeners.append(self.set_timer)
         self.books = Books(profile.time_scale)
         self.engine.step_book = self.books.steps
         self._speed = profile.time_scale
-        self._pace = Pace(self._speed)
+        self._pace = group.pace if group else Pace(self._speed)
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._live: dict[str, Progress] = {}
@@ -146,7 +175,7 @@ class Rank:
         self._arrive(sequence, now)
         self._live[sequence.sequence_id] = progress
         self._notify_fetches()
-        self._set_timer()
+        self.set_timer()
         return progress
 
     def _arrive(self, sequence: Sequence, now: float) -> None:
@@ -165,7 +194,7 @@ class Rank:
             return
         self.engine.submit(sequence, self._catch_up())
         self._notify_fetches()
-        self._set_timer()
+        self.set_timer()
 
     def _leave_before_entry(self, sequence_id: str) -> bool:
         """Drop a sequence that has not reached the engine. False where it has."""
@@ -173,14 +202,14 @@ class Rank:
         if arriving is None:
             return False
         arriving.cancel()
-        self._set_timer()
+        self.set_timer()
         return True
 
     def abort(self, sequence_id: str) -> None:
         """Take a sequence out by the next step; nothing when it has ended already."""
         if self._live.pop(sequence_id, None) is not None and not self._leave_before_entry(sequence_id):
             self.engine.abort(sequence_id, self._catch_up())
-            self._set_timer()
+            self.set_timer()
             if self.errands is not None:
                 self.errands.gave_up(sequence_id)
 
@@ -188,13 +217,13 @@ class Rank:
         """Another engine's KV is here, or will never be."""
         self.engine.end_fetch(sequence_id, self._catch_up(), came=came)
         self._notify_fetches()
-        self._set_timer()
+        self.set_timer()
 
     def let_go(self, sequence_id: str) -> None:
         """Release the blocks of a sequence whose KV will not be fetched."""
         self.engine.let_go(sequence_id, self._catch_up())
         self._notify_fetches()
-        self._set_timer()
+        self.set_timer()
 
     def fail(self, sequence_id: str) -> None:
         """This one sequence cannot go on."""
@@ -204,13 +233,13 @@ class Rank:
                 self.engine.abort(sequence_id, self._catch_up())
             progress.has_failed = True
             progress.bell.ring()
-            self._set_timer()
+            self.set_timer()
 
     def set_speed(self, factor: float) -> None:
         """Run at `factor` of the normal speed; 0 hangs."""
         self._catch_up()
         self._pace.change(self._speed * factor)
-        self._set_timer()
+        self.set_timer()
 
     def kill(self) -> None:
         """The engine is dead: whatever it was doing fails."""
@@ -227,7 +256,8 @@ class Rank:
             self._timer.cancel()
             self._timer = None
 
-    def _set_timer(self) -> None:
+    def set_timer(self) -> None:
+        """Set the timer to the end of the engine's step."""
         self.stop()
         due = self.engine.next_step_at()
         if due is None and not self._live:
@@ -240,21 +270,31 @@ class Rank:
     def _on_timer(self) -> None:
         self._timer = None
         self._catch_up()
-        self._set_timer()
+        self.set_timer()
 
     def _catch_up(self) -> float:
         """Play all steps that have ended by now. A busy loop falls behind: then several tokens come at once."""
         now = self._pace.now()
-        live = self._live
-        while report := self.engine.step(now):
-            for sequence_id in report.tokens:
-                if (progress := live.get(sequence_id)) is not None:
-                    progress.produced += 1
-                    progress.bell.ring()
-            for milestone in report.milestones:
-                self._reach(milestone)
-            self._notify_fetches()
+        if self._group is not None:
+            self._group.catch_up(now)
+        else:
+            while self.play_step(now):
+                pass
         return now
+
+    def play_step(self, now: float) -> bool:
+        """Play the next step if it has ended by `now`. Return False if it has not."""
+        report = self.engine.step(now)
+        if report is None:
+            return False
+        for sequence_id in report.tokens:
+            if (progress := self._live.get(sequence_id)) is not None:
+                progress.produced += 1
+                progress.bell.ring()
+        for milestone in report.milestones:
+            self._reach(milestone)
+        self._notify_fetches()
+        return True
 
     def _notify_fetches(self) -> None:
         for wanted in self.engine.take_fetches():

@@ -19,6 +19,7 @@ from routing.blocks import Prompt
 from routing.request import Api, Request
 from simulator.clock import run_virtually
 from simulator.exchange import Exchange
+from simulator.lockstep import Lockstep
 from simulator.profile import Profile
 from simulator.records import Progress, Record, Replay
 from simulator.replica import MODEL, MakeRoom, Replica
@@ -63,6 +64,14 @@ class Setting:
     """Of the first pods, one each, where they differ from `profile`; all with blocks of the same size."""
     make_room: MakeRoom | None = None
     """The admission queue of each gateway; None: one without waiting."""
+    group_size: int = 1
+    """So many pods in turn step together, as data-parallel ranks with expert parallelism do."""
+    knows_groups: bool = True
+    """Whether gateways know which pods step together."""
+
+    def group_of(self, number: int) -> str | None:
+        """Return the name of the group of the pod with this number; None where each steps alone."""
+        return f"group-{number // self.group_size}" if self.group_size > 1 else None
 
     def profile_of(self, number: int) -> Profile:
         """Return the profile of the pod with this number."""
@@ -89,12 +98,16 @@ class Stage:
 
     def __init__(self, setting: Setting, block_tokens: int | None, progress: Progress | None) -> None:
         loop = asyncio.get_running_loop()
+        link = setting.split.link if setting.split else None
+        groups = {f"pod-{number}": name for number in range(setting.pods) if (name := setting.group_of(number))}
+        steps = {name: Lockstep() for name in groups.values()}
         self.pods: Mapping[str, VirtualPod] = {
-            f"pod-{number}": VirtualPod(setting.profile_of(number), loop, setting.split.link if setting.split else None)
-            for number in range(setting.pods)
+            url: VirtualPod(setting.profile_of(number), loop, link, steps[groups[url]] if groups else None)
+            for number, url in enumerate(f"pod-{number}" for number in range(setting.pods))
         }
+        known = groups if setting.knows_groups else {}
         self.replicas = [
-            Replica(setting, number, self.pods, self._note, setting.make_room, profiles=setting.profiles)
+            Replica(setting, number, self.pods, self._note, setting.make_room, profiles=setting.profiles, groups=known)
             for number in range(setting.replicas)
         ]
         self.records: list[Record] = []

@@ -43,6 +43,8 @@ MODEL = "simulated"
 LONG_READY_S = -86_400.0
 """The pods have been ready for a day when the replay begins: no slow start."""
 
+NO_GROUPS: Mapping[str, str] = {}
+
 SCRAPE_S = 5.0
 """How often a gateway looks at its pods, as `hearth serve` does."""
 
@@ -87,9 +89,13 @@ class Replica:
         *,
         resumes: bool = False,
         profiles: tuple[Profile, ...] = (),
+        groups: Mapping[str, str] = NO_GROUPS,
     ) -> None:
-        """`resumes`: streams whose engine dies go on elsewhere. `profiles`: of the first pods, where they differ."""
+        """`resumes`: streams whose engine dies go on elsewhere. `profiles`: of the first pods, where they differ.
+        `groups`: by pod, the name of the engines that step together with its own.
+        """
         self._resumes = resumes
+        self._groups = groups
         loop = asyncio.get_running_loop()
         draws = Random(made.seed * 1_000 + number)
         self.board = Board()
@@ -130,6 +136,8 @@ class Replica:
         if self._split is not None:
             pod, shape = replace(pod, facts=self._split.facts(place)), replace(shape, role=self._split.role(place))
             self.router.pairing.kv_bytes[MODEL] = float(self._split.link.bytes_per_token)
+        if (group := self._groups.get(url)) is not None:
+            pod = replace(pod, facts=replace(pod.facts, ep=True, dp_group=group))
         self.router.put_pod(pod)
         self.router.reshape_pod(url, [shape])
 

@@ -15,7 +15,7 @@ from simulator.generation import Choice, Generation
 from simulator.language import Speech, natural_tokens, state_of
 from simulator.options import Options
 from simulator.prompts import Chain, Prompt, seed_of
-from simulator.rank import Bell, Rank
+from simulator.rank import Bell, Rank, RankGroup
 from simulator.script import Script, Wish, write_script
 from simulator.sequence import Sequence as EngineSequence
 from simulator.transfer.connector import Subject as Moved
@@ -70,7 +70,8 @@ class Service:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.ranks = [Rank(options.profile) for _ in range(options.engines)]
+        group = RankGroup(options.profile.time_scale) if options.enable_expert_parallel else None
+        self.ranks = [Rank(options.profile, group) for _ in range(options.engines)]
         self.is_dead = False
         self.is_loaded = False
         self.is_unready = False

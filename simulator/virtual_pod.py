@@ -8,6 +8,7 @@ from collections.abc import Callable
 from simulator.api_server import ApiServer
 from simulator.engine import Engine
 from simulator.link import Link
+from simulator.lockstep import Lockstep
 from simulator.profile import Profile
 from simulator.sequence import Fetch, Milestone, MilestoneKind, Sequence, Statistics
 from simulator.transfer.side_channel import Counts
@@ -67,8 +68,17 @@ class Wire:
 class VirtualPod:
     """One engine that plays its steps as the loop's clock passes them: one timer, set to its next event."""
 
-    def __init__(self, profile: Profile, loop: asyncio.AbstractEventLoop, link: Link | None = None) -> None:
-        self.engine = Engine(profile)
+    def __init__(
+        self,
+        profile: Profile,
+        loop: asyncio.AbstractEventLoop,
+        link: Link | None = None,
+        lockstep: Lockstep | None = None,
+    ) -> None:
+        self.engine = Engine(profile, lockstep)
+        self._lockstep = lockstep
+        if lockstep is not None:
+            lockstep.listeners.append(self._arm)
         self._api_server = ApiServer(profile)
         self._arriving: dict[str, asyncio.TimerHandle] = {}
         """Requests that the API server has not handed to the engine yet."""
@@ -119,7 +129,9 @@ class VirtualPod:
         return now - self._behind_s + ROUNDING_S if self._behind_s else now
 
     def pause(self) -> None:
-        """Stop stepping; requests are still accepted and wait."""
+        """Stop stepping; requests are still accepted and wait. Raises ValueError where others step with it."""
+        if self._lockstep is not None:
+            raise ValueError("engines that step together cannot be paused one by one")
         self._play()
         self._paused_at_s = self._loop.time()
         self._arm()

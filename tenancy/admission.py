@@ -133,6 +133,8 @@ class AdmissionFilter:
         # The engine's own queue is outside our order: at most what the engine takes into one step.
         if ahead_s > STEP_TOKENS * candidates.seconds_per_token[at]:
             return False
+        if candidates.lockstep_s and not self._fits_group(candidates, at, ahead_s):
+            return False
         if (
             candidates.prefill_overhead_s[at] + ahead_s + own_s * (1 - waiter.objective.ttft_uncached_factor)
             > self._left_s
@@ -146,6 +148,15 @@ class AdmissionFilter:
         prefill = candidates.prefillers[at] if candidates.prefillers else None
         burden_s = candidates.burden_s[at] if candidates.burden_s else own_s
         return self._is_borne(candidates.engines[at], burden_s) and (prefill is None or self._is_borne(prefill, own_s))
+
+    def _fits_group(self, candidates: Candidates, at: int, ahead_s: float) -> bool:
+        """Whether the first token comes in time in the steps of other ranks, and the streams there can bear it."""
+        own_s = candidates.own_s[at]
+        wait_s = candidates.prefill_overhead_s[at] + ahead_s + candidates.lockstep_s[at]
+        if wait_s + own_s * (1 - self._waiter.objective.ttft_uncached_factor) > self._left_s:
+            return False
+        burden_s = candidates.burden_s[at] if candidates.burden_s else own_s
+        return self._stalls.is_borne_beside(candidates.engines[at].slot, burden_s, self._now_s)
 
     def min_ttft_s(self) -> tuple[float, float]:
         """The least seconds to a first token that a candidate of the last decision would need if it were idle, and what
@@ -330,7 +341,8 @@ class Admission:
         self.forecast.observe(waiter.tenant, waiter.request.model, each)
         if self._router.peers_missing_s is not None or placement.placed_s < self._router.peers_found_s:
             return
-        running = (placement.predicted.running + self._router.ledger.running[placement.engine.slot]) / 2
+        ledger = self._router.ledger
+        running = (placement.predicted.running + ledger.in_step(placement.engine.slot, ledger.running)) / 2
         self.stalls.learn(placement.charge, running, each, now_s)
 
     def leave(self, waiter: WaitingRequest) -> None:

@@ -145,7 +145,7 @@ class DecodeStalls:
     def step_s(self, slot: int, more: int = 0) -> float:
         """Return the step time of decoding only, with `more` further sequences: an upper estimate."""
         prior = self._costs.prior
-        running = self._ledger.all_running[slot] + more
+        running = self._ledger.in_step(slot, self._ledger.all_running) + more
         return (prior.step_base_s + prior.step_per_sequence_s * running) * self._steps.value * self._slowest
 
     def keep_to(self, share: BudgetShare, since_s: float) -> None:
@@ -198,6 +198,12 @@ class DecodeStalls:
         self.room_s[slot] = minimum
         return minimum
 
+    def is_borne_beside(self, slot: int, prefill_s: float, now_s: float) -> bool:
+        """Return whether the streams of ranks that step together with an engine bear this much prefill on it."""
+        more_s = self._ledger.extends_s(slot, prefill_s, now_s)
+        others = (one for one in self._ledger.step_groups.get(slot, ()) if one != slot)
+        return all(more_s <= self.room_s.get(one, inf) or more_s <= self.room_now_s(one, now_s) for one in others)
+
     # -- events of the ledger ----------------------------------------------------------------------------------------
 
     def on_charged(self, charge: Charge, now_s: float) -> None:
@@ -215,6 +221,16 @@ class DecodeStalls:
             self.share.drain(slot, charge.prefill_s)
         stand.coming[charge.number] = charge, stand.charged_s
         self.room_s[slot] = -inf
+        if charge.extends_s:
+            self._stall_beside(charge)
+
+    def _stall_beside(self, charge: Charge) -> None:
+        """Count a prefill as done on the other ranks of its group: whoever streams there by now has been stalled."""
+        for slot in self._ledger.step_groups.get(charge.slot, ()):
+            if slot != charge.slot and (stand := self._stands.get(slot)) is not None:
+                stand.charged_s += charge.extends_s
+                stand.done_s += charge.extends_s
+                self.room_s[slot] = -inf
 
     def on_prefill_done(self, charge: Charge, now_s: float) -> None:
         """A prefill in the same step has not stalled a stream that got its first token by that step."""

@@ -56,8 +56,8 @@ one of the two fixed splits that are best for it by itself, changed at the very 
 promised, over offered; who has waited {PATIENCE_S:g} s has gone. Medians of seeds. Recordings are sampled by time: each
 phase plays the stretch that follows the one before it. Defaults of roles were chosen on two
 phases of seed {TUNED_ON}'s made-up 5-minute day and on the first minutes of each recording (played: azure-code 6, the
-others 12); those of the scorer `prefill_stall` on the pieces marked so and on requests 3,000 to 4,500 of mooncake and
-azure-code; the rest was looked at later.\
+others 12); those of the scorer `prefill_stall` on the pieces marked so, on requests 1,500 to 4,500 and 6,700 to 8,200
+of azure-code and on 3,000 to 6,000 of mooncake; the rest was looked at later.\
 """
 
 HEAD = ("way", "goodput", "TTFT p50", "p90", "p99", "TPOT p50", "p99", "split", "changes")

@@ -9,10 +9,12 @@ from typing import cast
 from gateway.app.gateway import Gateway
 from gateway.config.supply import SupplyConfig
 from gateway.pipeline.start_queue import StartQueue
+from gateway.scaling.actions import ActionAdviser, load_actuators
 from gateway.scaling.controller import SupplyController
 from gateway.scaling.demand import DemandMeter, MeteredAdmissionQueue
 from gateway.scaling.metrics import SupplyCollector
 from gateway.scaling.service import ExternalScalerPort
+from supply.actions import SeenFault, propose_actions
 
 
 def decide_supply(gateway: Gateway, config: SupplyConfig, *, is_first: bool) -> None:
@@ -48,9 +50,22 @@ def decide_supply(gateway: Gateway, config: SupplyConfig, *, is_first: bool) -> 
     if gateway.replica_sync is not None:
         controller.share(gateway.replica_sync)
     gateway.background.append(controller.run)
+    controller.actions = ActionAdviser(
+        lambda: propose_actions(controller.decision.pools, _seen_faults(gateway)),
+        load_actuators(gateway.log_event),
+        gateway.log_event,
+    )
+    gateway.background.append(controller.actions.run)
     scaler = None
     if config.listen is not None and is_first:
         port = ExternalScalerPort(config, config.listen, controller, gateway.log_event)
         scaler = port.scaler
         gateway.background.append(port.run)
     gateway.registry.register(SupplyCollector(controller, scaler))
+
+
+def _seen_faults(gateway: Gateway) -> list[SeenFault]:
+    """Return the findings of diagnosis, where it is on."""
+    if gateway.doctor is None:
+        return []
+    return [SeenFault(each.recipe, each.pool, each.pods) for each in gateway.doctor.diagnosis.findings]

@@ -116,6 +116,7 @@ def format_scale(view: View) -> str:
         for model, split in view["split"].items()
         if split["verdict"] != "no_traffic"
     ]
+    lines += map(_action_line, view["actions"])
     lines += [f"requests without a pod, {printable(model)}: {count}\n" for model, count in view["held"].items()]
     return "".join(lines) + format_table(HEAD, rows)
 
@@ -139,6 +140,15 @@ def _spill_line(mode: str, model: str, spill: View) -> str:
     where = f" to {', '.join(spill['beyond'])}" if spill["share"] else ""
     percent = f"{100 * spill['share']:.0f} %{printable(tiers + where)}"
     return f"spill ({mode}), {printable(model)}: {percent}, {spill['reason']}\n"
+
+
+def _action_line(action: View) -> str:
+    """Return a line for an action that is proposed, and what each installed actuator would do."""
+    concerned = f" ({action['engines']} engines)" if action["engines"] else ""
+    giving = f", those of {action['giving_pool']}" if action["giving_pool"] else ""
+    plans = [f"; {name} would: {plan}" for name, plan in action["plans"].items()]
+    text = f"proposed for {action['pool']}: {action['action']}{concerned}{giving}, because of {action['reason']}"
+    return printable(text + "".join(plans)) + "\n"
 
 
 def format_advice(view: View) -> str:

@@ -323,7 +323,9 @@ def _selector(value: object) -> str:
 PORT: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65_535}, COUNT.schema["anyOf"][1]]}
 
 
-FACT: Schema = {"anyOf": [TEXT.schema, {"type": "integer"}, {"type": "array", "items": TEXT.schema}]}
+FACT: Schema = {
+    "anyOf": [TEXT.schema, {"type": "integer"}, {"type": "boolean"}, {"type": "array", "items": TEXT.schema}]
+}
 
 
 def discovery_schema() -> Schema:

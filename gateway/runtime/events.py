@@ -81,6 +81,7 @@ EVENTS: Mapping[str, str] = {
     "role_changed": "role of an engine changed",
     "prefill_pod_unpaired": "prefill pod is in no pair",
     "connector_load_failed": "a KV connector could not be loaded",
+    "actuator_failed": "an actuator could not be loaded, or raised",
     # predictions of cached tokens
     "prefix_prediction_drift": "cached tokens differ from the prediction",
     "kv_events_subscribed": "subscribed to KV events",

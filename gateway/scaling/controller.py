@@ -23,6 +23,7 @@ from gateway.limits.accounts import QuotaEnforcer
 from gateway.replica_sync.sync import ReplicaSync
 from gateway.runtime.event_log import LogFunction
 from gateway.runtime.guard import call_guarded, report_exception, restarted
+from gateway.scaling.actions import ActionAdviser
 from gateway.scaling.advice import FleetAdviser
 from gateway.scaling.demand import MeteredAdmissionQueue
 from gateway.scaling.exchange import FigureBook
@@ -106,6 +107,8 @@ class SupplyController:
         """Loop time of the last decision, of this gateway or of the one that decides; None before the first."""
         self.loads: Mapping[str, ModelLoad] = {}
         """What the last decision of this gateway read, by model."""
+        self.actions: ActionAdviser | None = None
+        """Proposes what could be changed beside the number of engines; set by the gateway."""
         self.in_thread: Callable[..., Coroutine[Any, Any, None]] = asyncio.to_thread
         """Runs a function that blocks."""
         self._router = router
@@ -575,6 +578,7 @@ class SupplyController:
             "short_tiers": {model: list(tiers) for model, tiers in self.decision.short.items()},
             "held": self._book.held(now_s, self._ready_models()),
             **self.advice(),
+            "actions": [] if self.actions is None else self.actions.view(),
             "pools": [
                 {
                     "model": each.model,

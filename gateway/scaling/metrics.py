@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -55,7 +56,15 @@ class SupplyCollector(Collector):
             cost.add_metric((model, "colocated"), split.colocated_per_hour)
             cost.add_metric((model, "split"), split.split_per_hour)
             advised.add_metric((model,), float(split.verdict == SplitVerdict.SPLIT))
-        yield from (share, cost, advised)
+        actions = GaugeMetricFamily(
+            "hearth_proposed_actions",
+            "Actions that are proposed beside the number of engines; nothing acts on them.",
+            labels=("pool", "action"),
+        )
+        planned = () if self._controller.actions is None else self._controller.actions.planned
+        for (pool, kind), count in Counter((one.action.pool, one.action.kind.value) for one in planned).items():
+            actions.add_metric((pool, kind), count)
+        yield from (share, cost, advised, actions)
 
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment. Where figures are held the gauges show the held count."""

@@ -36,6 +36,8 @@ from routing.decision.placement import Placement
 from routing.eligible import MAX_FULLY_SCORED, EligibleEngines, shortlist
 from routing.facts import Role
 from routing.fleet import eligible_for
+from routing.ledger import STEP_TOKENS
+from routing.lockstep import step_columns
 from routing.observers import Report, report_nowhere
 from routing.pairing.pairing import CandidatePairs, Pairing, ScoredOptions
 from routing.pairing.prefill_side import PrefillPlacement
@@ -210,7 +212,7 @@ class Router(RoutingState):
         if now_s >= ledger.stale_from_s:
             ledger.forget_stale(now_s)
         kv_tokens, output_tokens = pick(ledger.all_kv_tokens), request.expected_output_tokens
-        return Candidates(
+        candidates = Candidates(
             engines=eligible.engines,
             engines_in_all=engines_in_all,
             now_s=now_s,
@@ -251,10 +253,29 @@ class Router(RoutingState):
             answer_spread=costs.averages.answer_spread,
             typical_prefill_s=costs.averages.prefill_s if pairs else 0.0,
             typical_stream_s=costs.averages.stream_s if pairs else 0.0,
+            median_stream_s=costs.averages.median_stream_s if pairs else 0.0,
             lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > eligible.min_kv_capacity,
             has_new_pods=now_s - eligible.newest_since_s < NEW_POD_S,
             has_decode_engines=eligible.has_decode_engines,
         )
+        if ledger.step_groups:
+            self._couple_columns(candidates, eligible.slots, now_s)
+        return candidates
+
+    def _couple_columns(self, candidates: Candidates, slots: Sequence[int], now_s: float) -> None:
+        """Let the candidates show what engines that step together cost each other."""
+        ledger = self.ledger
+        columns = step_columns(
+            ledger.step_groups,
+            slots,
+            ahead_s=candidates.ahead_s,
+            own_s=candidates.own_s,
+            full_step_s=[STEP_TOKENS * pace_s for pace_s in candidates.seconds_per_token],
+            queued_s=ledger.group_queues_s(now_s),
+            running=ledger.all_running,
+        )
+        candidates.lockstep_s, candidates.stalled = columns.lockstep_s, columns.stalled
+        candidates.slowed, candidates.in_step = columns.slowed, columns.in_step
 
     def _may_shorten(self, request: Request, eligible: EligibleEngines, now_s: float) -> bool:
         """Whether the shortest queues and longest cached prefixes suffice: not where other terms decide."""
@@ -264,6 +285,7 @@ class Router(RoutingState):
             and not eligible.is_adapter
             and not eligible.spill_ranks
             and not eligible.distances_s
+            and not self.ledger.step_groups
             and not (request.is_constrained and self.constrained_excess_s)
             and now_s - eligible.newest_since_s > SETTLING_S
         )

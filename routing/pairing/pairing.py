@@ -115,7 +115,10 @@ def _decode_sides(
     steps = [
         STEPS_TO_JOIN * (base_s + each_s * running)
         for base_s, each_s, running in zip(
-            here("step_base_s"), here("step_per_sequence_s"), here("running"), strict=True
+            here("step_base_s"),
+            here("step_per_sequence_s"),
+            here("in_step" if singles.in_step else "running"),
+            strict=True,
         )
     ]
     later = [
@@ -141,6 +144,7 @@ def _decode_sides(
         distances_s=here("distances_s") if singles.distances_s else (),
         prefill_shares=here("prefill_shares"),
         stalls_s=here("stalls_s") if singles.stalls_s else (),
+        **{name: here(name) for name in GROUP_COLUMNS if getattr(singles, name)},
         waited_s=0.0,
     )
 
@@ -149,6 +153,13 @@ DECODE_COLUMNS = (
     *("seconds_per_token", "step_base_s", "step_per_sequence_s", "residence_s", "last_turn", "ready_since_s"),
 )
 """The state of a decode engine that does not depend on the request."""
+
+
+OPTIONAL_COLUMNS = ("holds_adapter", "prompts", "spill_ranks", "distances_s", "prefill_shares", "stalls_s")
+"""Empty where they say nothing."""
+
+GROUP_COLUMNS = ("lockstep_s", "stalled", "slowed", "in_step")
+"""What engines that step together cost each other; empty where none do."""
 
 
 class _Columns:
@@ -179,11 +190,7 @@ def _pair_columns(
     ours: dict[str, Sequence[object]] = {
         name: getattr(decode, name) for name in ("engines", "running", "kv_tokens", "kv_capacity", *DECODE_COLUMNS)
     }
-    unpaired = {
-        name: getattr(decode, name)
-        for name in ("holds_adapter", "prompts", "spill_ranks", "distances_s", "prefill_shares", "stalls_s")
-        if getattr(decode, name)
-    }
+    unpaired = {name: getattr(decode, name) for name in (*OPTIONAL_COLUMNS, *GROUP_COLUMNS) if getattr(decode, name)}
     return {**ours, **theirs, **unpaired, "prefill_overhead_s": took}
 
 

@@ -25,6 +25,16 @@ def test_a_prefill_server_is_read() -> None:
     assert takes_priority
 
 
+def test_ranks_that_step_together_are_named_by_their_coordinator() -> None:
+    """With expert parallelism only; servers without an address share their ranks with no other."""
+    words = ["vllm", "serve", "m", "-dp", "16", "-dpa", "10.0.0.1", "--data-parallel-rpc-port=13345"]
+    assert facts_from_command(words, {}, "10.0.0.7")[0] == {"dp": "16"}
+    group = {"dp": "16", "ep": True, "dp_group": "10.0.0.1:13345"}
+    assert facts_from_command([*words, "-ep"], {}, "10.0.0.7")[0] == group
+    plain = ["vllm", "serve", "m", "--enable-expert-parallel", "--data-parallel-size", "4"]
+    assert facts_from_command(plain, {}, "10.0.0.7")[0] == {"dp": "4", "ep": True}
+
+
 def test_mooncake_has_a_bootstrap_address_where_it_prefills() -> None:
     """On its own port, or vLLM's usual one; dotted options say the same as one JSON text."""
     words = ["vllm", "serve", "m", "--kv-transfer-config.kv_connector", "MooncakeConnector"]

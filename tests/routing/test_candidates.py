@@ -25,6 +25,7 @@ ONE_NUMBER = {
     "prefix",
     "engines_in_all",
     "typical_answer_tokens",
+    "median_stream_s",
     "answer_spread",
     "typical_prefill_s",
     "typical_stream_s",
@@ -34,7 +35,7 @@ ONE_NUMBER = {
 }
 OF_SOME = {
     *("holds_adapter", "open_steps", "prompts", "prefillers", "prefill_shares", "burden_s", "stalls_s", "spill_ranks"),
-    *("token_excess_s", "draining_streams", "distances_s"),
+    *("token_excess_s", "draining_streams", "distances_s", "lockstep_s", "stalled", "slowed", "in_step"),
 }
 
 

@@ -157,6 +157,7 @@ def test_the_typical_answer_is_not_that_of_the_few_long_ones() -> None:
     for tokens in (10, 1000):
         usual.observe_output(tokens)
     assert usual.typical_answer_tokens == pytest.approx(100.0)
+    assert usual.median_stream_s == pytest.approx(1.0)
 
 
 def test_how_much_answers_differ_is_learned() -> None:

@@ -24,6 +24,8 @@ FULL = PodFacts(
     tp=8,
     pp=1,
     dp=2,
+    ep=True,
+    dp_group="10.0.0.7:29550",
     kv_events="tcp://10.0.0.7:5557",
     gpu="NVIDIA H200",
     gpus=8,
@@ -51,15 +53,16 @@ def test_what_is_reported_is_read_again() -> None:
 
 def test_labels_are_texts() -> None:
     """Where all values are texts, numbers and lists are read from them."""
-    stated = {"tp": "8", "gpus": "0", "models": "a, b", "role": "prefill-decode", "prompts": "short", "host": ""}
+    stated = {"tp": "8", "ep": "True", "gpus": "0", "models": "a, b", "role": "both", "prompts": "short", "host": ""}
     assert read_facts(stated) == PodFacts(
-        tp=8, gpus=0, models=("a", "b"), role=Role.EITHER, prompts=PromptLengths.SHORT
+        tp=8, ep=True, gpus=0, models=("a", "b"), role=Role.EITHER, prompts=PromptLengths.SHORT
     )
 
 
 def test_all_faults_are_reported_at_once() -> None:
     """Each word that is wrong has its line, unknown words too."""
-    stated = {"role": "cook", "tp": 0, "side_channel": "nowhere", "models": {"a": 1}, "colour": "red", "host": "x\ny"}
+    stated = {"role": "cook", "tp": 0, "ep": "perhaps", "side_channel": "nowhere", "models": {"a": 1}}
+    stated |= {"colour": "red", "host": "x\ny"}
     with pytest.raises(InvalidFacts) as caught:
         read_facts(stated)
     assert sorted(fault.partition(":")[0] for fault in caught.value.errors) == sorted(stated)

@@ -310,3 +310,18 @@ def test_a_stream_that_was_unknown_before_leaves_nothing_behind(ledger: Ledger, 
     assert ledger.handed_over[0] == (0 if queues else 2)
     ledger.release(stream, 1.0)
     assert ledger.handed_over == [0] * SLOTS
+
+
+def test_prefill_of_a_rank_stalls_those_that_step_with_it(ledger: Ledger) -> None:
+    """As far as it lasts longer than theirs: 2 s beside nothing, then 1 s of 3 s beside these 2 s."""
+    ledger.step_groups = dict.fromkeys((0, 1), (0, 1))
+    stream = charge(ledger, 1, prefill=0.0)
+    ledger.prefill_done(stream, 0.0)
+    first = charge(ledger, 0, prefill=200.0)
+    assert first.extends_s == pytest.approx(2.0)
+    assert ledger.stalls_s([1])[0] == pytest.approx(1.0)  # The mean with the stream of the prompt itself, not stalled.
+    assert ledger.stalled == {1}
+    second = charge(ledger, 1, prefill=300.0)
+    assert second.extends_s == pytest.approx(1.0)
+    assert ledger.in_step(0, ledger.running) == 2
+    assert charge(ledger, 2, prefill=300.0).extends_s == 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from simulator.profile import Profile
-from simulator.rank import Bell, Progress, Rank
+from simulator.rank import Bell, Progress, Rank, RankGroup
 from simulator.sequence import Sequence
 
 PATIENCE_S = 120.0
@@ -105,3 +105,23 @@ async def test_load_is_what_waits_more_than_what_runs() -> None:
         rank.submit(Sequence(name, 10, 1000), Bell())
     assert rank.load == 4 * 2 + 1
     rank.stop()
+
+
+async def test_ranks_that_step_together_wait_for_each_other() -> None:
+    """A prompt of two seconds on one rank: the stream on the other has all but one of its tokens no sooner than it."""
+    profile = Profile(time_scale=100.0, max_num_batched_tokens=100_000, prefill_tokens_per_s=1_000.0)
+    group = RankGroup(profile.time_scale)
+    one, other = Rank(profile, group), Rank(profile, group)
+    stream, prompt = one.submit(Sequence("a", 1, 30), Bell()), other.submit(Sequence("b", 2_000, 1), Bell())
+    await until_over(stream)
+    await until_over(prompt)
+    assert prompt.first is not None
+    assert stream.end is not None
+    # They begin together, or the prompt in the stream's next step: then that one takes as long.
+    assert prompt.first.at > 2.0
+    assert stream.end.at > prompt.first.at
+    alone = Rank(profile)
+    progress = alone.submit(Sequence("a", 1, 30), Bell())
+    await until_over(progress)
+    assert progress.end is not None
+    assert progress.end.at - progress.submitted_at < 1.0

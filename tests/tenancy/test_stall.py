@@ -200,3 +200,19 @@ def test_an_idle_engine_too_slow_for_an_objective_is_used_while_peers_are_missin
     assert stalls.has_share(0, 0, 100.0)
     stalls.keep_to(BudgetShare(0.5, 2 * STEP_S, (0,), 0.0), 0.0)
     assert not stalls.has_share(0, -1, 100.0 + 1e-3), "one that earns its share waits for it"
+
+
+def test_a_stream_bears_prefill_of_ranks_that_step_with_its_own() -> None:
+    """What is put on another rank takes from its budget, and what is too much for it is not borne there."""
+    ledger, stalls = scene()
+    ledger.step_groups = dict.fromkeys((0, 1), (0, 1))
+    one = charge(ledger, 0.0, 0.0, StreamObjective(0.05, 100))
+    ledger.prefill_done(one, 0.0)
+    before = stalls.room_now_s(0, 0.0)
+    assert stalls.is_borne_beside(1, before - 0.1, 0.0)
+    assert not stalls.is_borne_beside(1, before + 0.1, 0.0)
+    charge(ledger, 1.0, 0.0, slot=1)
+    assert stalls.room_now_s(0, 0.0) == pytest.approx(before - 1.0)
+    # Beside the second that is queued there by now, as much on its own rank stalls it no further.
+    assert stalls.is_borne_beside(1, before - 1.1, 0.0)
+    assert not stalls.is_borne_beside(1, before - 0.9, 0.0)

@@ -56,6 +56,7 @@ def view(*pools: dict[str, Any], **more: Any) -> dict[str, Any]:
         "history": [],
         "spill": {"mode": "advise", "models": {}},
         "split": {},
+        "actions": [],
         **more,
     }
 

@@ -1,0 +1,123 @@
+"""Actions beside the number of engines: proposed from the last decision and findings, planned by installed actuators.
+
+Nothing is acted on. Actuators are code of other packages: they run in a thread, beside requests, and what they raise
+is logged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any
+
+from gateway.runtime.event_log import LogFunction
+from gateway.runtime.guard import restarted
+from supply.actions import Actuator, ProposedAction
+
+GROUP = "hearth.actuators"
+"""Entry points of actuators that other packages bring."""
+
+INTERVAL_S = 15.0
+"""Between two looks."""
+
+MAX_PLAN_CHARS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedAction:
+    """An action, and what each actuator would do for it."""
+
+    action: ProposedAction
+    plans: tuple[tuple[str, str], ...] = ()
+    """(Name of the actuator, its line)."""
+
+    def view(self) -> dict[str, Any]:
+        """Return JSON values for the admin port."""
+        action = self.action
+        return {
+            "action": action.kind.value,
+            "model": action.model,
+            "pool": action.pool,
+            "pods": list(action.pods),
+            "reason": str(action.reason),
+            "engines": action.engines,
+            "giving_pool": action.giving_pool,
+            "plans": dict(self.plans),
+        }
+
+
+def load_actuators(log_event: LogFunction) -> tuple[Actuator, ...]:
+    """Return the actuators of installed packages. One that cannot be loaded is logged and left out."""
+    found = []
+    for entry in entry_points(group=GROUP):
+        try:
+            loaded = entry.load()
+            actuator = loaded() if isinstance(loaded, type) else loaded
+            if not isinstance(actuator, Actuator):
+                raise TypeError("has no name and plan")
+            found.append(actuator)
+        except Exception as error:  # noqa: BLE001 - a plugin must not prevent the start
+            log_event("error", "actuator_failed", actuator=entry.name, error=repr(error)[:MAX_PLAN_CHARS])
+    return tuple(found)
+
+
+class ActionAdviser:
+    """One per gateway with supply decisions."""
+
+    def __init__(
+        self,
+        propose: Callable[[], Iterable[ProposedAction]],
+        actuators: Sequence[Actuator],
+        log_event: LogFunction,
+    ) -> None:
+        self.planned: tuple[PlannedAction, ...] = ()
+        """Of the last look."""
+        self._propose = propose
+        self._actuators = actuators
+        self._log_event = log_event
+        self._failed: set[str] = set()
+        """Actuators whose last plan has raised: logged once."""
+
+    @restarted("actions")
+    async def run(self) -> None:
+        """Look now and then, until cancelled."""
+        while True:
+            await self.look()
+            await asyncio.sleep(INTERVAL_S)
+
+    async def look(self) -> None:
+        """Propose actions, and ask the actuators for their plans."""
+        actions = tuple(self._propose())
+        if not actions or not self._actuators:
+            self.planned = tuple(map(PlannedAction, actions))
+            return
+        planned, failed = await asyncio.to_thread(plan_actions, actions, self._actuators)
+        for name in failed.keys() - self._failed:
+            self._log_event("error", "actuator_failed", actuator=name, error=failed[name])
+        self.planned, self._failed = planned, set(failed)
+
+    def view(self) -> list[dict[str, Any]]:
+        """Return the actions of the last look as JSON values."""
+        return [planned.view() for planned in self.planned]
+
+
+def plan_actions(
+    actions: Sequence[ProposedAction], actuators: Sequence[Actuator]
+) -> tuple[tuple[PlannedAction, ...], dict[str, str]]:
+    """Return the actions with their plans, and by actuator what its last failed plan has raised."""
+    failed: dict[str, str] = {}
+    planned = []
+    for action in actions:
+        plans = []
+        for actuator in actuators:
+            try:
+                plan = actuator.plan(action)
+            except Exception as error:  # noqa: BLE001 - code of others; reported by the caller
+                failed[actuator.name] = repr(error)[:MAX_PLAN_CHARS]
+                continue
+            if plan:
+                plans.append((actuator.name, " ".join(str(plan).split())[:MAX_PLAN_CHARS]))
+        planned.append(PlannedAction(action, tuple(plans)))
+    return tuple(planned), failed

@@ -1,0 +1,104 @@
+"""Actuators of other packages, loaded by a real entry point: they give plans, and what they raise is logged."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from importlib import invalidate_caches
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.commands.scale import format_scale
+from gateway.scaling.actions import ActionAdviser, load_actuators
+from supply.actions import ActionKind, ProposedAction
+from tests.gateway.commands.test_scale import view
+
+PACKAGE = '''
+class Rebalancer:
+    """A fake: it plans what a real one would do, and fails for one pool."""
+
+    name = "rebalancer"
+
+    def plan(self, action):
+        if action.pool == "broken":
+            raise RuntimeError("no such pool")
+        return f"spread experts\\nof {action.pool} anew" if action.kind == "expert_rebalance" else None
+
+
+class Nameless:
+    pass
+'''
+
+HOT = ProposedAction(ActionKind.EXPERT_REBALANCE, "moe", "hot_expert", ("http://a",))
+GROWING = ProposedAction(ActionKind.GRAPH_PREWARM, "moe", "load", model="m", engines=2)
+BROKEN = ProposedAction(ActionKind.EXPERT_REBALANCE, "broken", "hot_expert")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package with three entry points: a class, one without `plan`, and one that does not exist."""
+    (tmp_path / "rebalancing.py").write_text(PACKAGE)
+    metadata = tmp_path / "rebalancing-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: rebalancing\nVersion: 1.0\n")
+    points = "good = rebalancing:Rebalancer\nnameless = rebalancing:Nameless\nmissing = rebalancing:Missing\n"
+    (metadata / "entry_points.txt").write_text(f"[hearth.actuators]\n{points}")
+    monkeypatch.syspath_prepend(tmp_path)
+    invalidate_caches()
+    yield
+    sys.modules.pop("rebalancing", None)
+
+
+class Log:
+    """Events as (name, actuator)."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str]] = []
+
+    def __call__(self, level: str, event: str, **fields: Any) -> None:
+        assert level == "error"
+        self.events.append((event, fields["actuator"]))
+
+
+@pytest.mark.usefixtures("installed")
+async def test_an_installed_actuator_is_asked_for_its_plans() -> None:
+    """In one line; what it does not carry out is shown without a plan, and it is never told to act."""
+    log = Log()
+    actuators = load_actuators(log)
+    assert [actuator.name for actuator in actuators] == ["rebalancer"]
+    assert log.events == [("actuator_failed", "nameless"), ("actuator_failed", "missing")]
+    adviser = ActionAdviser(lambda: (HOT, GROWING), actuators, log)
+    await adviser.look()
+    plans = {"rebalancer": "spread experts of moe anew"}
+    shown = {"model": "", "pool": "moe", "engines": 0, "giving_pool": ""}
+    hot = {"action": "expert_rebalance", "pods": ["http://a"], "reason": "hot_expert", "plans": plans}
+    assert adviser.view()[0] == {**shown, **hot}
+    assert adviser.view()[1]["plans"] == {}
+    table = format_scale(view(actions=adviser.view()))
+    assert "proposed for moe: expert_rebalance, because of hot_expert; rebalancer would: spread experts" in table
+    assert "proposed for moe: graph_prewarm (2 engines), because of load\n" in table
+
+
+@pytest.mark.usefixtures("installed")
+async def test_a_plan_that_raises_is_logged_once_and_stops_nothing() -> None:
+    """Until it has succeeded again."""
+    log, actions = Log(), [BROKEN, HOT]
+    adviser = ActionAdviser(lambda: actions, load_actuators(Log()), log)
+    for _ in range(2):
+        await adviser.look()
+    assert log.events == [("actuator_failed", "rebalancer")]
+    assert [len(planned.plans) for planned in adviser.planned] == [0, 1]
+    actions.remove(BROKEN)
+    await adviser.look()
+    actions.append(BROKEN)
+    await adviser.look()
+    assert len(log.events) == 2
+
+
+async def test_without_actuators_actions_are_shown() -> None:
+    """And nothing runs in a thread."""
+    adviser = ActionAdviser(lambda: (GROWING,), (), Log())
+    await adviser.look()
+    assert adviser.view()[0]["engines"] == 2
