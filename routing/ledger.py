@@ -427,6 +427,14 @@ class Ledger:
         stalls_s = [given_s[slot] - before_s[slot] / running[slot] if running[slot] else 0.0 for slot in slots]
         return [max(0.0, stall_s) for stall_s in stalls_s]
 
+    def stalled_since(self, charge: Charge, now_s: float) -> float:
+        """Return the seconds by which prefill has stalled a sequence since it was charged: what its engine was given
+        since, but for what still waits there.
+        """
+        slot = charge.slot
+        waiting_s = self.queued_s(lambda column: column[slot : slot + 1], now_s)[0]
+        return max(0.0, self._given_s(slot) - charge.before_s - waiting_s)
+
     def _group_stall_s(self, group: Sequence[int]) -> float:
         """Return the mean stall of all sequences of engines that step together; 0 for none."""
         running = sum(self.running[slot] for slot in group)

@@ -291,8 +291,9 @@ class RoleGate:
     @staticmethod
     def _bears(candidates: Candidates, at: int, terms: RoleTerms) -> bool:
         """Return whether a decode engine computes the prompt in time, and its streams go on in time meanwhile."""
-        running, tokens = candidates.running[at], candidates.typical_answer_tokens
-        pace_s = candidates.step_base_s[at] + candidates.step_per_sequence_s[at] * (running + 1)
+        running, tokens = (candidates.stalled or candidates.running)[at], candidates.typical_answer_tokens
+        in_step = (candidates.in_step or candidates.running)[at] + 1
+        pace_s = candidates.step_base_s[at] + candidates.step_per_sequence_s[at] * in_step
         slack_s = tokens * (terms.tpot_s - pace_s)
         if candidates.ttft_s(at) > terms.ttft_s:
             return False
