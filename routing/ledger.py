@@ -446,14 +446,6 @@ class Ledger:
         given_s = self.total_prefill_s[slot]
         return given_s + self._beside_s.get(slot, 0.0) if self._beside_s else given_s
 
-    def stalled_since(self, charge: Charge, now_s: float) -> float:
-        """Return the seconds by which prefill has stalled a sequence since it was charged: what its engine was given
-        since, but for what still waits there.
-        """
-        slot = charge.slot
-        waiting_s = self.queued_s(lambda column: column[slot : slot + 1], now_s)[0]
-        return max(0.0, self.total_prefill_s[slot] - charge.before_s - waiting_s)
-
     def _note_stall(self, slot: int) -> None:
         running = self.running[slot]
         if running and self._given_s(slot) - self._before_s[slot] / running > NOTICED_STALL_S:
