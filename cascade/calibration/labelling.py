@@ -152,6 +152,8 @@ class CollectedRow:
     """By a judge, of each model but the largest: 1 worse than it, 0 alike, -1 better; empty where it was not asked."""
     text_outcomes: tuple[int, ...] = ()
     """Of each model but the largest: 1 where its text differs from the next model's, else 0."""
+    is_for_judge: bool = False
+    """Whether a judge compares those of its answers whose loss nothing else shows."""
     plain: dict[str, Any] = field(default_factory=dict)
     """Further columns of the row."""
 
@@ -192,8 +194,9 @@ class CollectedRow:
         if self.text_outcomes:
             differs = self.text_outcomes[index]
             entry["text_outcome"] = differs
-            # Drift control asks its judge where the texts differ, and compares with the next model.
-            if is_next_last and (verdict is not None or not differs):
+            # Drift control asks its judge where the texts differ, and compares with the next model. Of rows that no
+            # judge sees those that agree would stand for all: its reference would know no loss.
+            if is_next_last and self.is_for_judge and (verdict is not None or not differs):
                 entry["judge_outcome"] = verdict if differs else 0
         return entry
 

@@ -205,6 +205,7 @@ class LiveCollector:
                 state.failures[f"scorer: {wrong}"] += 1
         if state.entry.judge_model is None:
             return
+        row.is_for_judge = True
         question, reference = last_text(sample.body), texts[-1]
         verdicts: list[int | None] = []
         for text, loss in zip(texts[:-1], row.losses, strict=True):

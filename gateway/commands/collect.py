@@ -367,13 +367,16 @@ class Collector:
     def _judge(self, row: CollectedRow, request: RecordedRequest) -> None:
         """Ask the judge about answers whose loss nothing else shows, and for the audit."""
         unknown = [loss is None for loss in row.losses]
-        if self.judge_model is None or not any(unknown):
+        if self.judge_model is None:
             return
         if row.source in TRUE_SOURCES:
             with self._lock:
                 if self.audited >= self.max_audited:
                     return
-                self.audited += 1
+                self.audited += any(unknown)
+        row.is_for_judge = True
+        if not any(unknown):
+            return
         question, reference = last_text(request.encoded), row.answers[-1].text
         row.verdicts = tuple(
             self._verdict(question, answer.text, reference) if is_unknown else None

@@ -129,9 +129,22 @@ def test_a_row_is_labelled_by_its_weakest_method() -> None:
     assert row().label is LabelSource.NONE
 
 
+def test_answers_that_agree_are_no_reference_of_a_judge_that_sees_no_others() -> None:
+    """Its outcomes are written for rows that it would have seen had they differed; those of texts always."""
+
+    def outcomes(**changes: Any) -> tuple[Any, Any]:
+        small = json.loads(row(**changes).line(MODELS))["rungs"]["small"]
+        return small["text_outcome"], small.get("judge_outcome")
+
+    assert outcomes(text_outcomes=(0,)) == (0, None)
+    assert outcomes(text_outcomes=(0,), is_for_judge=True) == (0, 0)
+    assert outcomes(text_outcomes=(1,), is_for_judge=True, verdicts=(-1,)) == (1, -1)
+    assert outcomes(text_outcomes=(1,), is_for_judge=True) == (1, None)
+
+
 def test_a_line_has_signals_and_no_text() -> None:
     """Of all models but the largest; what is not known is left out."""
-    line = row(verdicts=(1,), text_outcomes=(1,), group="line 3").line(MODELS)
+    line = row(verdicts=(1,), text_outcomes=(1,), is_for_judge=True, group="line 3").line(MODELS)
     assert "ours" not in line
     found = json.loads(line)
     assert (found["label"], found["group"], found["bucket"]) == ("judge", "line 3", "chat")

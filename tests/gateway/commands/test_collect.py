@@ -122,12 +122,15 @@ def test_a_judge_compares_in_both_orders_where_nothing_shows_a_loss() -> None:
     """For the audit as often as wanted, and never for answers that agree."""
     models = Models()
     collector = collecting(models, judge_model="judge", max_audited=2)
-    for number in range(4):
-        collected(collector, recorded(number, hard=True, expected="right"))
+    assert collected(collector, recorded(8, expected="right")).is_for_judge
+    audited = [collected(collector, recorded(number, hard=True, expected="right")) for number in range(4)]
+    assert [row.is_for_judge for row in audited] == [True, True, False, False]
+    assert not collected(collector, recorded(8, expected="right")).is_for_judge
     assert sum(body["model"] == "judge" for body in models.sent) == 4
     row = collected(collector, recorded(9, hard=True))
     assert (row.verdicts, row.label) == ((1,), "judge")
-    collected(collector, recorded(10))
+    assert collected(collector, recorded(10)).is_for_judge
+    assert not collected(collecting(), recorded(10)).is_for_judge
     assert sum(body["model"] == "judge" for body in models.sent) == 6
     first, second = (body["messages"][0]["content"] for body in models.sent[-4:-2])
     assert first.index("wrong") < first.index("right")
