@@ -46,7 +46,8 @@ Virtual: whole traces at their recorded rate through the real router and spine; 
 rules and defaults, fed by our warm index (cache-aware by its own tree). A seed moves each arrival by up to
 {JITTER_S:g} s and draws ties. The bound is one cache of all pods' size that knows the future (Belady).
 Live: `hearth serve` and the routers from PyPI, each with its defaults and with pods and a client of its own, all
-playing at the same moments, so that a disturbed machine disturbs all alike. Rates are learned, not given.\
+playing at the same moments, so that a disturbed machine disturbs all alike. Rates are learned, not given. Each live run
+of generated agents has sessions of its own.\
 """
 
 

@@ -48,7 +48,7 @@ async def play_live(
     played = []
     for seed in range(runs):
         print(f"{load.name}, live, run {seed + 1} of {runs} ...", file=sys.stderr, flush=True)
-        played.append(await _once(load, chosen, engine, seed, requests, folder / f"{load.file}-{seed}"))
+        played.append(await _once(load, chosen, engine, seed, requests, folder / f"{load.slug}-{seed}"))
         for run in played[-1]:
             print(f"  {run.row.name}: {run.text()}", file=sys.stderr, flush=True)
     return Live(load, tuple(zip(*played, strict=True)))
