@@ -18,19 +18,19 @@ from msgspec import Struct
 class _GroupLoad(Struct, frozen=True, gc=False):
     total: float
     busiest: float
-    longest: int
+    max_slot: int
     """Slot with the longest queue."""
-    longest_s: float
+    max_queued_s: float
     second_s: float
 
     def beside_s(self, slot: int) -> float:
-        return self.second_s if slot == self.longest else self.longest_s
+        return self.second_s if slot == self.max_slot else self.max_queued_s
 
 
 def _load_of(group: Sequence[int], queued_s: Mapping[int, float], running: Sequence[float]) -> _GroupLoad:
     sequences = [running[slot] for slot in group]
-    longest, second = nlargest(2, group, key=queued_s.__getitem__)
-    return _GroupLoad(sum(sequences), max(sequences), longest, queued_s[longest], queued_s[second])
+    first, second = nlargest(2, group, key=queued_s.__getitem__)
+    return _GroupLoad(sum(sequences), max(sequences), first, queued_s[first], queued_s[second])
 
 
 StepGroups = Mapping[int, tuple[int, ...]]

@@ -38,11 +38,11 @@ class Lockstep:
         if step.start != self._start:
             self._start, self._steps = step.start, []
         self._steps.append(step)
-        longest = max(each.first for each in self._steps)
-        is_longer = any(each.first < longest for each in self._steps if each is not step)
+        max_s = max(each.first for each in self._steps)
+        is_longer = any(each.first < max_s for each in self._steps if each is not step)
         for each in self._steps:
-            each.first = longest
-        self._end = step.start + longest
+            each.first = max_s
+        self._end = step.start + max_s
         if is_longer:
             for listener in self.listeners:
                 listener()

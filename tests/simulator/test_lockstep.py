@@ -92,7 +92,7 @@ def test_an_engine_alone_in_its_group_is_as_quick_as_without_one() -> None:
     assert times_of(play)["a end"] == pytest.approx(0.51 + 19 * 0.01)
 
 
-def test_what_cannot_be_played_is_refused() -> None:
+def test_what_cannot_be_played_is_rejected() -> None:
     """A scheduler that plans ahead, and pausing one engine of several."""
     with pytest.raises(ValueError, match="asynchronous"):
         Engine(replace(PROFILE, async_scheduling=True), Lockstep())
