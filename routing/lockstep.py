@@ -18,13 +18,13 @@ from msgspec import Struct
 class _GroupLoad(Struct, frozen=True, gc=False):
     total: float
     busiest: float
-    slot: int
-    """Slot whose queue of prefill takes the most seconds."""
-    first_s: float
+    max_slot: int
+    """Slot with the longest queue."""
+    max_queued_s: float
     second_s: float
 
     def beside_s(self, slot: int) -> float:
-        return self.second_s if slot == self.slot else self.first_s
+        return self.second_s if slot == self.max_slot else self.max_queued_s
 
 
 def _load_of(group: Sequence[int], queued_s: Mapping[int, float], running: Sequence[float]) -> _GroupLoad:

@@ -63,7 +63,7 @@ class Log:
 
 
 @pytest.mark.usefixtures("installed")
-async def test_an_installed_actuator_states_its_plans() -> None:
+async def test_an_installed_actuator_gives_its_plans() -> None:
     """In one line; what it does not carry out is shown without a plan, and it is never told to act."""
     log = Log()
     actuators = load_actuators(log)
