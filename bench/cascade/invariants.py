@@ -30,5 +30,5 @@ def rejected_behind_envoy() -> int:
         try:
             check_file(config, {})
         except InvalidDocument as invalid:
-            return len(CASCADES) - sum("judges answers, and Envoy" in str(fault) for fault in invalid.errors)
+            return len(CASCADES) - sum("extproc.return_listen" in str(fault) for fault in invalid.errors)
     return len(CASCADES)

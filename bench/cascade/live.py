@@ -156,7 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lines, targets = asyncio.run(measure(options))
     targets += [
         Target(f"bytes of {options.fuzzed:,} fuzzed streams that were retracted or wrong", 0, fuzzed(options.fuzzed)),
-        Target("judging ladders that are taken for serving behind Envoy", 0, rejected_behind_envoy()),
+        Target("judging ladders that are accepted behind Envoy without a way back", 0, rejected_behind_envoy()),
     ]
     load = f"{options.streams} streams of {options.tokens} tokens, {options.rounds} rounds"
     head = f"Ladders at work: {load}; window {WINDOW} tokens or {BOUND_MS:g} ms; Python {platform.python_version()}"
