@@ -20,6 +20,9 @@ from routing.canary.verdict import CanaryState
 MAX_BYTES = 1 << 20
 """A longer state was not written by a gateway."""
 
+LOCK_WAIT_S, LOCK_RETRY_S = 1.0, 0.01
+"""How long a change waits for that of another process, and between two attempts: one that is paused holds the lock."""
+
 ChangeState = Callable[[CanaryState | None], CanaryState]
 """Takes the stored state, None where nothing is stored, and returns what is to be stored."""
 
@@ -56,9 +59,17 @@ class FileStore:
         self._lock = file.with_name(f"{file.name}.lock")
 
     async def update(self, change: ChangeState) -> CanaryState:
-        """Change the file. Raises `StateUnavailable` where another process changes it at this moment, too."""
+        """Change the file. Raises `StateUnavailable` where that fails, or another process holds the lock too long."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + LOCK_WAIT_S
         try:
-            return await asyncio.to_thread(self._update, change)
+            while True:
+                try:
+                    return await asyncio.to_thread(self._update, change)
+                except BlockingIOError as error:
+                    if loop.time() >= until_s:
+                        raise StateUnavailable(f"{self._file}: another process keeps its lock") from error
+                await asyncio.sleep(LOCK_RETRY_S)
         except OSError as error:
             raise StateUnavailable(f"{self._file}: {error.strerror or error}") from error
         except msgspec.MsgspecError as error:
@@ -69,7 +80,7 @@ class FileStore:
     def _update(self, change: ChangeState) -> CanaryState:
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             stored = self._read()
             changed = change(stored)
             if changed != stored:

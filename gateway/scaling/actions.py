@@ -1,7 +1,7 @@
 """Actions beside the number of engines: proposed from the last decision and findings, planned by installed actuators.
 
-Nothing is acted on. Actuators are code of other packages: they run in a thread, beside requests, and what they raise
-is logged.
+Nothing is acted on. Actuators are code of other packages: they run in a thread of their own, beside requests; what they
+raise is logged, and one that does not return delays neither requests nor the end of the process.
 """
 
 from __future__ import annotations
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import entry_points
+from threading import Thread
 from typing import Any
 
 from gateway.runtime.event_log import LogFunction
-from gateway.runtime.guard import restarted
+from gateway.runtime.guard import call_guarded, restarted
 from supply.actions import Actuator, ProposedAction
 
 GROUP = "hearth.actuators"
@@ -23,6 +25,12 @@ INTERVAL_S = 15.0
 """Between two looks."""
 
 MAX_PLAN_CHARS = 300
+
+PLAN_S = 10.0
+"""In which the plans for all actions have to be made."""
+
+Plans = tuple[tuple["PlannedAction", ...], dict[str, str]]
+"""The actions with their plans, and by actuator what its last failed plan has raised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +82,14 @@ class ActionAdviser:
     ) -> None:
         self.planned: tuple[PlannedAction, ...] = ()
         """Of the last look."""
+        self.plan_s = PLAN_S
         self._propose = propose
         self._actuators = actuators
         self._log_event = log_event
         self._failed: set[str] = set()
         """Actuators whose last plan has raised: logged once."""
+        self._planning: asyncio.Future[Plans] | None = None
+        """Plans that are being made; no others are begun meanwhile."""
 
     @restarted("actions")
     async def run(self) -> None:
@@ -93,7 +104,14 @@ class ActionAdviser:
         if not actions or not self._actuators:
             self.planned = tuple(map(PlannedAction, actions))
             return
-        planned, failed = await asyncio.to_thread(plan_actions, actions, self._actuators)
+        if self._planning is None:
+            self._planning = _in_daemon_thread(partial(plan_actions, actions, self._actuators))
+        done, _ = await asyncio.wait({self._planning}, timeout=self.plan_s)
+        if done:
+            (planned, failed), self._planning = self._planning.result(), None
+        else:
+            names = ", ".join(each.name for each in self._actuators)
+            planned, failed = tuple(map(PlannedAction, actions)), {names: f"no plans within {self.plan_s:g} s"}
         for name in failed.keys() - self._failed:
             self._log_event("error", "actuator_failed", actuator=name, error=failed[name])
         self.planned, self._failed = planned, set(failed)
@@ -103,9 +121,22 @@ class ActionAdviser:
         return [planned.view() for planned in self.planned]
 
 
-def plan_actions(
-    actions: Sequence[ProposedAction], actuators: Sequence[Actuator]
-) -> tuple[tuple[PlannedAction, ...], dict[str, str]]:
+def _in_daemon_thread(make: Callable[[], Plans]) -> asyncio.Future[Plans]:
+    """Make plans in a thread for which the end of the process does not wait."""
+    loop, made = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def run() -> None:
+        plans = make()
+        try:
+            loop.call_soon_threadsafe(call_guarded, "actions", made.set_result, plans)
+        except RuntimeError:
+            return  # The loop has been closed meanwhile.
+
+    Thread(target=run, name="actuators", daemon=True).start()
+    return made
+
+
+def plan_actions(actions: Sequence[ProposedAction], actuators: Sequence[Actuator]) -> Plans:
     """Return the actions with their plans, and by actuator what its last failed plan has raised."""
     failed: dict[str, str] = {}
     planned = []

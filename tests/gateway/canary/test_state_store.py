@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gateway.canary import state_store
 from gateway.canary.state_store import FileStore, MemoryStore, StateUnavailable
 from routing.canary.evidence import DifferenceEvidence, RatioEvidence, TrialEvidence
 from routing.canary.rollout import CanaryUse
@@ -122,3 +124,14 @@ async def test_a_gateway_alone_keeps_it_in_memory() -> None:
     """For as long as it runs."""
     store = MemoryStore()
     assert await store.update(lambda stored: CanaryState() if stored is None else stored) == NO_STATE
+
+
+async def test_a_lock_that_is_not_released_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a worker that was paused with it, say: no thread waits for it for ever, and the next change succeeds."""
+    monkeypatch.setattr(state_store, "LOCK_WAIT_S", 0.0)
+    store = store_in(tmp_path)
+    with (tmp_path / "canary.json.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(StateUnavailable, match="canary"):
+            await store.update(lambda _: NO_STATE)
+    assert await store.update(lambda _: NO_STATE) == NO_STATE

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from importlib import invalidate_caches
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -102,3 +103,33 @@ async def test_without_actuators_actions_are_shown() -> None:
     adviser = ActionAdviser(lambda: (GROWING,), (), Log())
     await adviser.look()
     assert adviser.view()[0]["engines"] == 2
+
+
+class Stuck:
+    """An actuator that returns when it is let go."""
+
+    name = "stuck"
+
+    def __init__(self) -> None:
+        self.may_return, self.calls = Event(), 0
+
+    def plan(self, action: ProposedAction) -> str | None:
+        """Wait."""
+        self.calls += 1
+        self.may_return.wait()
+        return "done"
+
+
+async def test_an_actuator_that_does_not_return_is_logged_once_and_called_once() -> None:
+    """Its action is shown without a plan, and with it once the plan has come."""
+    stuck, log = Stuck(), Log()
+    adviser = ActionAdviser(lambda: (HOT,), (stuck,), log)
+    adviser.plan_s = 0.0
+    for _ in range(3):
+        await adviser.look()
+    assert adviser.view()[0]["plans"] == {}
+    assert (stuck.calls, log.events) == (1, [("actuator_failed", "stuck")])
+    stuck.may_return.set()
+    adviser.plan_s = 60.0
+    await adviser.look()
+    assert adviser.view()[0]["plans"] == {"stuck": "done"}
