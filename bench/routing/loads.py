@@ -74,39 +74,30 @@ class Load:
         return generate(self.source, requests, seed=FIRST_SEED + seed, name=self.slug)
 
 
-LOADS = (
-    Load(
-        "Mooncake conversation",
-        "mooncake_conversation_trace.jsonl.gz",
-        speed=1.6,
-        requests=1_500,
-        hit_of_rival=0.97,
-        wait_of_rival=0.3,
-        p90_of_rival=0.6,
-        p99_of_rival=0.75,
-    ),
-    Load(
-        "Claude Code",
-        "claudecode_dev.jsonl.gz",
-        speed=1.0,
-        requests=500,
-        hit_of_rival=0.95,
-        wait_of_rival=0.5,
-        p90_of_rival=0.75,
-        p99_of_rival=0.5,
-        max_imbalance=1.25,
-        within_slo_of_rival=1.05,
-    ),
-    Load(
-        "Agents, generated",
-        replace(AGENT, requests_per_s=1.2),
-        speed=1.0,
-        requests=500,
-        hit_of_rival=0.95,
-        wait_of_rival=0.5,
-        p90_of_rival=0.75,
-        p99_of_rival=0.5,
-        max_imbalance=1.25,
-        within_slo_of_rival=1.05,
-    ),
+MOONCAKE = Load(
+    "Mooncake conversation",
+    "mooncake_conversation_trace.jsonl.gz",
+    speed=1.6,
+    requests=1_500,
+    hit_of_rival=0.97,
+    wait_of_rival=0.3,
+    p90_of_rival=0.6,
+    p99_of_rival=0.75,
 )
+
+CLAUDE_CODE = Load(
+    "Claude Code",
+    "claudecode_dev.jsonl.gz",
+    speed=1.0,
+    requests=500,
+    hit_of_rival=0.95,
+    wait_of_rival=0.5,
+    p90_of_rival=0.75,
+    p99_of_rival=0.5,
+    max_imbalance=1.25,
+    within_slo_of_rival=1.05,
+)
+
+GENERATED_AGENTS = replace(CLAUDE_CODE, name="Agents, generated", source=replace(AGENT, requests_per_s=1.2))
+
+LOADS = (MOONCAKE, CLAUDE_CODE, GENERATED_AGENTS)

@@ -307,6 +307,8 @@ class ComparisonSummary:
 
     def __str__(self) -> str:
         """Return it as one phrase."""
+        if not self.comparisons:
+            return f"{self.kind}: no comparisons yet (limit {self.limit:g})"
         lower, upper = ("?" if bound is None else f"{bound:.3f}" for bound in self.interval)
         return f"{self.kind} {lower} to {upper} (limit {self.limit:g}, {self.comparisons} comparisons)"
 

@@ -30,7 +30,7 @@ async def test_a_slow_canary_is_reverted() -> None:
             "level": "info",
             "canary": "v2",
             "traffic_share": 0.25,
-            "evidence": [f"{kind} ? to ? (limit {limit}, 0 comparisons)" for kind, limit in LIMITS],
+            "evidence": [f"{kind}: no comparisons yet (limit {limit})" for kind, limit in LIMITS],
             "options": [],
         },
     )

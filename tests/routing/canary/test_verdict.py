@@ -246,7 +246,7 @@ def test_summaries_name_interval_and_limit() -> None:
     shown = {each.kind: str(each) for each in summaries(TERMS, GOOD)}
     assert list(shown) == ["ttft", "tpot", "errors", "quality"]
     assert shown["ttft"] == "ttft 0.924 to 0.942 (limit 1.1, 400 comparisons)"
-    assert shown["quality"] == "quality ? to ? (limit 0.02, 0 comparisons)"
+    assert shown["quality"] == "quality: no comparisons yet (limit 0.02)"
 
 
 @pytest.mark.parametrize(
