@@ -32,6 +32,8 @@ from tests.gateway.http.wire import (
 from tests.gateway.limits.making import Hand, caller_of, quotas_of
 
 GOOD = [answer_bytes(chat_answer())]
+UNTIL_REFILLED_S = 4 * 61.0
+"""Events that come in one read are charged together: up to 204 tokens, of a limit of 100 a minute."""
 PRICES = {MODEL: ModelEntry(MODEL, input_cost_per_token=0.0, output_cost_per_token=1.0)}
 
 
@@ -351,24 +353,23 @@ async def test_the_clients_that_people_use_take_it_for_an_answer() -> None:
         hold = asyncio.Event()
         base = "http://{}:{}".format(*rig.server.sockets[0].getsockname()[:2])
         openai = AsyncOpenAI(base_url=f"{base}/v1", api_key="k", max_retries=0, timeout=PATIENCE_S)
-        rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.CHAT, 200)), hold])
-        chat = await openai.chat.completions.create(model=MODEL, messages=[], stream=True)
-        assert [each.choices[0].finish_reason async for each in chat if each.choices][-1] == "length"
-        await until(lambda: len(rig.outcomes) == 1)
-        kit.clock.now_s += 61
-        rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.RESPONSES, 200)), hold])
-        response = await openai.responses.create(model=MODEL, input="hi", stream=True)
-        assert [each.type async for each in response][-1] == "response.incomplete"
-        await until(lambda: len(rig.outcomes) == 2)
-        kit.clock.now_s += 61
-        rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.MESSAGES, 200)), hold])
         anthropic = AsyncAnthropic(base_url=base, api_key="k", max_retries=0, timeout=PATIENCE_S)
-        requested: Any = {"model": MODEL, "max_tokens": 900, "messages": [{"role": "user", "content": "hi"}]}
-        async with anthropic.messages.stream(**requested) as stream:
-            message = await stream.get_final_message()
-        assert message.stop_reason == "max_tokens"
-        await openai.close()
-        await anthropic.close()
+        async with openai, anthropic:
+            rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.CHAT, 200)), hold])
+            chat = await openai.chat.completions.create(model=MODEL, messages=[], stream=True)
+            assert [each.choices[0].finish_reason async for each in chat if each.choices][-1] == "length"
+            await until(lambda: len(rig.outcomes) == 1)
+            kit.clock.now_s += UNTIL_REFILLED_S
+            rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.RESPONSES, 200)), hold])
+            response = await openai.responses.create(model=MODEL, input="hi", stream=True)
+            assert [each.type async for each in response][-1] == "response.incomplete"
+            await until(lambda: len(rig.outcomes) == 2)
+            kit.clock.now_s += UNTIL_REFILLED_S
+            rig.pod.plays([STREAM_HEAD, *map(chunk, endless(Api.MESSAGES, 200)), hold])
+            requested: Any = {"model": MODEL, "max_tokens": 900, "messages": [{"role": "user", "content": "hi"}]}
+            async with anthropic.messages.stream(**requested) as stream:
+                message = await stream.get_final_message()
+            assert message.stop_reason == "max_tokens"
 
 
 async def test_who_has_no_limit_on_output_is_not_counted() -> None:

@@ -278,6 +278,7 @@ def test_a_child_follows_on_though_an_order_raises() -> None:
 
 MAY_RAISE = {
     "agent/heartbeat.py": {"_publish_periodically": "raises to `run`, which connects again"},
+    "gateway/canary/state_store.py": {"update": "one change, for at most `LOCK_WAIT_S`"},
     "gateway/discovery/dns.py": {"follow": "raises to `Watcher._follow`"},
     "gateway/discovery/file.py": {"follow": "raises to `Watcher._follow`"},
     "gateway/discovery/kubernetes_api.py": {"_list": "raises to `follow`"},
