@@ -6,6 +6,7 @@ Each function returns None where the figures that it needs are missing, or too f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import sqrt
 
 from diagnosis.facts import EngineWindow, FleetFacts, GatewayView, PodObservation
 
@@ -16,6 +17,9 @@ MIN_QUERIES = 4_000.0
 """Prompt tokens looked up, below which a hit rate is not compared."""
 
 MIN_DRAFTED = 200.0
+
+MIN_DRAFTS = 10.0
+"""Drafts below which nothing is said of their acceptance."""
 
 MIN_TRANSFERS = 5.0
 
@@ -74,6 +78,37 @@ def acceptance(engine: EngineWindow) -> float | None:
     if held is None or held.draft_tokens is None or held.draft_tokens < MIN_DRAFTED:
         return None
     return held.acceptance
+
+
+def acceptance_of_few(pod: PodObservation) -> tuple[float, float] | None:
+    """Return the share of a pod's drafted tokens that were accepted, and the highest that it may be with 95 %.
+
+    It tells where acceptance is surely low before drafts are enough to measure it. One draft counts as one trial,
+    because its tokens are accepted from its first on: they are not independent. None below `MIN_DRAFTS`.
+    """
+    drafts = drafted = accepted = 0.0
+    for engine in pod.engines:
+        held = engine.speculation
+        if held is not None and held.drafts and held.draft_tokens and held.accepted_tokens is not None:
+            drafts += held.drafts
+            drafted += held.draft_tokens
+            accepted += held.accepted_tokens
+    if drafts < MIN_DRAFTS:
+        return None
+    share = min(accepted / drafted, 1.0)
+    return share, highest_share(share, drafts)
+
+
+NORMAL_QUANTILE = 1.645
+"""Of 95 %, one side."""
+
+
+def highest_share(share: float, trials: float) -> float:
+    """Return the upper end of Wilson's interval for a share (0 to 1) that was seen in so many trials, more than 0."""
+    squared = NORMAL_QUANTILE**2
+    middle = share + squared / (2 * trials)
+    margin = NORMAL_QUANTILE * sqrt(share * (1 - share) / trials + squared / (4 * trials**2))
+    return (middle + margin) / (1 + squared / trials)
 
 
 def bandwidth(engine: EngineWindow) -> float | None:

@@ -22,6 +22,9 @@ FLICKER = 0.5
 CLEAR_AFTER_S = 20.0
 """Seconds without evidence after which it is cleared."""
 
+CAUSE_WAIT_S = 15.0
+"""Seconds by which a finding is raised later while there is evidence of its cause that has not lasted long enough."""
+
 HOLD_S = 45.0
 """Seconds for which a raised finding is kept while its figures are missing."""
 
@@ -57,7 +60,8 @@ def diagnose(
 ) -> tuple[Diagnosis, DiagnosisState]:
     """Look once; call every 5 s with windows of about 30 s. Return the findings, and the state for the next look.
 
-    `now_s` is Unix time. A finding is raised after 15 to 30 s of evidence and cleared 20 s after its last evidence.
+    `now_s` is Unix time. A finding is raised after its recipe's `raise_after_s` of evidence (up to 15 s later while
+    there is evidence of its cause), and cleared 20 s after its last evidence.
     """
     scene = Scene(facts, baseline, now_s)
     seen: dict[Subject, Indication] = {}
@@ -118,9 +122,28 @@ def _next_tracks(
             if len(tracks) < MAX_TRACKS:
                 tracks[subject] = Track(now_s, now_s, is_raised=False, shown=shown)
             continue
-        is_raised = held.is_raised or now_s - held.since_s >= BY_NAME[subject[0]].raise_after_s
+        is_raised = held.is_raised or (
+            _is_due(held, subject, now_s)
+            and (_is_due(held, subject, now_s - CAUSE_WAIT_S) or not _has_pending_cause(subject, seen, before, now_s))
+        )
         tracks[subject] = Track(held.since_s, now_s, is_raised, shown)
     return tracks
+
+
+def _is_due(track: Track, subject: Subject, now_s: float) -> bool:
+    return now_s - track.since_s >= BY_NAME[subject[0]].raise_after_s
+
+
+def _has_pending_cause(
+    subject: Subject, seen: Mapping[Subject, Indication], before: Mapping[Subject, Track], now_s: float
+) -> bool:
+    """Return whether what would explain a finding is seen at the same pod, and not yet for as long as it must last."""
+    for name in CAUSES[subject[0]]:
+        cause = (name, *subject[1:])
+        held = before.get(cause)
+        if cause in seen and (held is None or not (held.is_raised or _is_due(held, cause, now_s))):
+            return True
+    return False
 
 
 def _not_later(track: Track, now_s: float) -> Track:

@@ -15,9 +15,10 @@ _HEAD = """\
 
 Stability: experimental. Generated from `diagnosis/recipes/` by `make reference`; do not edit.
 
-Each recipe is one known fault of a fleet. A finding is raised after 15 to 30 s of evidence and cleared 20 s after the
-last. Figures that are missing, too old or too few make a recipe `unknown`, never healthy. What is found of faults
-that are injected into simulated pods is kept in `bench/doctor/last.txt` (`make bench-doctor`).
+Each recipe is one known fault of a fleet. A finding is raised after 15 to 45 s of evidence, up to 15 s later while
+there is evidence of its cause, and cleared 20 s after the last. Figures that are missing, too old or too few make a
+recipe `unknown`, never healthy. What is found of faults that are injected into simulated pods is kept in
+`bench/doctor/last.txt` (`make bench-doctor`).
 
 | recipe | question | severity | symptom |
 |---|---|---|---|
@@ -65,7 +66,8 @@ def page(recipe: Recipe) -> str:
         ("May be brought about by", _links(causes)),
     )
     text = (
-        f"# {recipe.title}\n\n`{recipe.name}`. Question: {recipe.question}. Severity: {SEVERITIES[recipe.severity]}.\n"
+        f"# {recipe.title}\n\n`{recipe.name}`. Question: {recipe.question}. Severity: {SEVERITIES[recipe.severity]}. "
+        f"Raised after {recipe.raise_after_s:.0f} s of evidence.\n"
     )
     return text + "".join(f"\n## {heading}\n\n{body}\n" for heading, body in sections if body)
 

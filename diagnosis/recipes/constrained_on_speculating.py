@@ -16,14 +16,13 @@ DECAYED = 0.8
 def look(scene: Scene) -> Iterator[Indication | Missing]:
     """Look for low acceptance on pods where a quarter of the requests or more are constrained."""
     for pod in scene.facts.pods:
-        value, share = pod_figure(pod, acceptance), constrained_share(pod.requests)
-        if value is None:
-            continue
+        found, share = low_acceptance(scene, pod, DECAYED), constrained_share(pod.requests)
         if share is None:
-            yield Missing(pod.pool, pod.address, "the share of constrained requests is not known, or they are too few")
-            continue
-        found = low_acceptance(scene, pod, value, DECAYED)
-        if share >= MANY_CONSTRAINED and found is not None:
+            if found is not None or pod_figure(pod, acceptance) is not None:
+                yield Missing(
+                    pod.pool, pod.address, "the share of constrained requests is not known, or they are too few"
+                )
+        elif share >= MANY_CONSTRAINED and found is not None:
             evidence = (found, Evidence("constrained requests", share, MANY_CONSTRAINED, "limit", "share", pod.address))
             yield Indication(pod.pool, pod.address, evidence, 0.9)
 

@@ -8,15 +8,15 @@ from typing import cast
 
 import pytest
 
-from diagnosis.diagnose import CLEAR_AFTER_S, HOLD_S, NO_STATE, SURE, DiagnosisState, diagnose
+from diagnosis.diagnose import CAUSE_WAIT_S, CLEAR_AFTER_S, HOLD_S, NO_STATE, SURE, DiagnosisState, diagnose
 from diagnosis.distribution import distribution_of
-from diagnosis.facts import EnvironmentFacts, FleetFacts, PodObservation
+from diagnosis.facts import EnvironmentFacts, FleetFacts, PodObservation, SpeculationWindow
 from diagnosis.finding import Diagnosis, Severity
 from diagnosis.recipe import Indication
 from diagnosis.recipes.registry import BY_NAME, RECIPES
 from diagnosis.scene import Scene
 from routing.facts import Role
-from tests.diagnosis.scene import NOW_S, engine, fetching, flags, fleet, gauge, pod, view
+from tests.diagnosis.scene import NOW_S, engine, fetching, flags, fleet, gaps, gauge, pod, view
 
 PRESSED = fleet(pod("c0", engines=(engine(preemptions=8.0, kv_usage=gauge(0.97)),)))
 STEP_S = 5.0
@@ -184,3 +184,30 @@ def test_a_recipe_that_raises_hides_no_other(monkeypatch: pytest.MonkeyPatch) ->
     diagnosis = watched((PRESSED, 30.0))[-1]
     assert raised(diagnosis) == ["kv_pressure"]
     assert ("redis_slow", "the recipe raised ZeroDivisionError") in {(gap.recipe, gap.reason) for gap in diagnosis.gaps}
+
+
+SLOW_CHAT = {"token_gap": gaps((0.045, 900)), "prefill": distribution_of([0.12] * 40)}
+"""Of a pod that is slower than its peers."""
+
+REJECTED = SpeculationWindow(1_000.0, 2_000.0, 20.0)
+
+
+def test_a_finding_waits_for_evidence_of_its_cause() -> None:
+    """A pod is slow for its drafts, whose counters tell it a moment later: the first finding is the cause."""
+    slow = fleet(pod("c0", engines=(engine(**SLOW_CHAT),)))
+    both = fleet(pod("c0", engines=(engine(speculation=REJECTED, **SLOW_CHAT),)))
+    seen = [raised(each) for each in watched((slow, 10.0), (both, 40.0))]
+    first = next(each for each in seen if each)
+    assert first == ["acceptance_decayed", "slower_than_peers"]
+    assert seen.index(first) * STEP_S == 40.0
+    assert [raised(each) for each in watched((slow, 35.0))][-1] == ["slower_than_peers"]
+
+
+def test_a_finding_does_not_wait_longer_than_a_quarter_of_a_minute() -> None:
+    """Evidence of its cause may come and go without being raised."""
+    slow = fleet(pod("c0", engines=(engine(**SLOW_CHAT),)))
+    both = fleet(pod("c0", engines=(engine(speculation=REJECTED, **SLOW_CHAT),)))
+    seen = [raised(each) for each in watched((slow, 10.0), *[(both, 5.0), (slow, 15.0)] * 3)]
+    assert next(index for index, each in enumerate(seen) if each) * STEP_S <= 30.0 + CAUSE_WAIT_S
+    assert all(each in ([], ["slower_than_peers"]) for each in seen)
+    assert ["slower_than_peers"] in seen

@@ -562,3 +562,36 @@ def test_preemptions_count_where_readings_miss_the_full_cache() -> None:
     seen = {"preemptions": 22.0, "finished": 29.0, "kv_usage": gauge(0.6)}
     assert looked("kv_pressure", chat(**seen, waiting_for_capacity=gauge(2.6)))[0] == {C0}
     assert looked("kv_pressure", chat(**seen, waiting_for_capacity=gauge(0.0)))[0] == set()
+
+
+def test_few_drafts_count_where_they_show_that_acceptance_is_low() -> None:
+    """An n-gram draft is made in a few steps of a hundred: none of 14 accepted is no chance, none of 9 may be.
+
+    Low acceptance beside the peers needs as few; what is merely somewhat lower needs more than chance explains.
+    """
+
+    def found(drafts: float, accepted: float, peers: float | None = None) -> set[str]:
+        held = SpeculationWindow(drafts, 5 * drafts, accepted)
+        pods = [pod("c0", engines=(engine(speculation=held),))]
+        if peers is not None:
+            seen = SpeculationWindow(1_000.0, 5_000.0, 5_000.0 * peers)
+            pods += [pod(name, engines=(engine(speculation=seen),)) for name in ("c1", "c2")]
+        return looked("acceptance_decayed", fleet(*pods))[0]
+
+    assert found(9.0, 0.0) == found(12.0, 0.0) == set()
+    assert found(14.0, 0.0) == {C0}
+    assert found(14.0, 6.0) == found(38.0, 18.0) == set()
+    assert found(20.0, 20.0, peers=0.6) == {C0}
+    assert found(20.0, 38.0, peers=0.6) == set()
+    assert found(12.0, 20.0, peers=0.6) == {C0}
+    assert found(10.0, 18.0, peers=0.6) == set()
+
+
+def test_too_few_drafts_are_reported_as_missing() -> None:
+    """Where the pod is known to speculate; one that does not has nothing to check."""
+    few = (engine(speculation=SpeculationWindow(3.0, 15.0, 0.0)),)
+    assert looked("acceptance_decayed", fleet(pod("c0", engines=few, flags=flags(speculative_method="ngram")))) == (
+        set(),
+        {C0},
+    )
+    assert looked("acceptance_decayed", fleet(pod("c0", engines=few))) == (set(), set())
