@@ -14,14 +14,15 @@ TIMES_NORMAL = 4.0
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
-    """Look at the median of Redis commands of each gateway."""
+    """Look at the median of Redis commands of each gateway, beyond the time for which they wait in its own loop."""
     normal = None if scene.baseline is None else scene.baseline.level("", REDIS, scene.now_s)
     for gateway in scene.facts.gateways:
         if gateway.redis is None or gateway.redis.count < 5:
             continue
         middle = gateway.redis.quantile(0.5)
         limit = max(MIN_SLOW_S, TIMES_NORMAL * (normal or 0.0))
-        if middle is not None and middle >= limit:
+        lag = None if gateway.loop_lag is None else gateway.loop_lag.quantile(0.5)
+        if middle is not None and middle - (lag or 0.0) >= limit:
             is_busy = gateway.cpu is not None and gateway.cpu >= 0.9
             evidence = (Evidence("Redis command, median", middle, normal, "baseline", "s", gateway.name),)
             yield Indication("", "", evidence, 0.6 if is_busy else 0.9)
@@ -35,7 +36,9 @@ RECIPE = Recipe(
     question=Question.ROUTING,
     severity=Severity.DEGRADING,
     symptom="Requests with limits wait in the gateway, and gateways see each other's placements late.",
-    looks_at="The median Redis command takes 20 ms or more and four times the baseline.",
+    looks_at=(
+        "The median ping takes 20 ms or more, and four times the baseline, beyond the median lag of the gateway's loop."
+    ),
     cause="Redis is overloaded by another user, swaps, or lies behind a slow path.",
     first_step="Read `SLOWLOG GET` and `INFO commandstats` of Redis for the commands that take the time.",
     helped="The commands that are slow are named; without them the median falls below 5 ms.",

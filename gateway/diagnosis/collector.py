@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from math import isfinite
 from typing import TypeVar
 
-from diagnosis.distribution import distribution_of
+from diagnosis.distribution import Distribution, distribution_of
 from diagnosis.facts import (
     CACHED_TOKENS,
     KV_EVENTS,
@@ -26,7 +26,7 @@ from diagnosis.facts import (
     GatewayLoad,
     PodObservation,
 )
-from diagnosis.readings import PodHistory, joined_flags, joined_windows, load_counts, read_counts
+from diagnosis.readings import WINDOW_S, PodHistory, joined_flags, joined_windows, load_counts, read_counts
 from gateway.diagnosis.request_sample import RequestSample
 from gateway.diagnosis.server_facts import (
     build_facts,
@@ -56,7 +56,7 @@ LAG_INTERVAL_S = 0.25
 """Between two timers whose lateness is measured."""
 
 MAX_LAGS = 240
-"""Lateness values that are kept: a minute's."""
+"""Lateness values that are kept, and times of Redis: more than those of a window."""
 
 SLICE_PODS = 8
 """Pods whose facts are made at a stretch, in about a millisecond: requests are served between two slices."""
@@ -101,9 +101,11 @@ class FactCollector:
         """Start of a pod's process, as its metrics have it, and the version that it reported then."""
         self._offsets_s: dict[str, deque[float]] = {}
         self._queues_s: dict[str, float] = {}
-        self._lags_s: deque[float] = deque(maxlen=MAX_LAGS)
-        self._redis_s: deque[float] = deque(maxlen=MAX_LAGS)
-        self._cpu = (wall_clock(), time.process_time(), 0)
+        self._lags: deque[tuple[float, float]] = deque(maxlen=MAX_LAGS)
+        """Unix time and seconds; the next likewise."""
+        self._redis: deque[tuple[float, float]] = deque(maxlen=MAX_LAGS)
+        self._loads = deque([(wall_clock(), time.process_time(), 0)])
+        """Unix time, CPU seconds and requests until then, at the looks of the window."""
 
     def take_page(self, url: str, page: bytes, date: str | None) -> None:
         """Read a metrics page that the watcher has scraped, unless the pod's last one is recent."""
@@ -119,11 +121,11 @@ class FactCollector:
 
     def note_lag(self, seconds: float) -> None:
         """Note by how much a timer was late."""
-        self._lags_s.append(max(0.0, seconds))
+        self._lags.append((self._wall_clock(), max(0.0, seconds)))
 
     def note_redis(self, seconds: float) -> None:
         """Note how long a command to Redis took."""
-        self._redis_s.append(seconds)
+        self._redis.append((self._wall_clock(), seconds))
 
     async def collect(self) -> FleetFacts:
         """Return the facts of this moment, and begin the next step of the requests' window."""
@@ -229,17 +231,20 @@ class FactCollector:
         return self._queues_s.get(url)
 
     def _load(self, now_s: float) -> GatewayLoad:
-        start_s, cpu_s, seen = self._cpu
-        self._cpu = (now_s, time.process_time(), self.requests.seen)
+        cpu_now_s, seen_now = time.process_time(), self.requests.seen
+        self._loads.append((now_s, cpu_now_s, seen_now))
+        while not now_s - WINDOW_S <= self._loads[0][0] <= now_s:  # Later than now: the clock was set back.
+            self._loads.popleft()
+        start_s, cpu_s, seen = self._loads[0]
         took_s = now_s - start_s
         return GatewayLoad(
             start_s=start_s,
             end_s=now_s,
             name=self._name,
-            cpu=(self._cpu[1] - cpu_s) / took_s if took_s > 0 else None,
-            loop_lag=distribution_of(self._lags_s) if self._lags_s else None,
-            requests=float(self.requests.seen - seen),
-            redis=distribution_of(self._redis_s) if self._redis_s else None,
+            cpu=(cpu_now_s - cpu_s) / took_s if took_s > 0 else None,
+            loop_lag=_within(self._lags, now_s),
+            requests=float(seen_now - seen),
+            redis=_within(self._redis, now_s),
         )
 
     def _forget_gone(self, present: set[str]) -> None:
@@ -261,6 +266,12 @@ def wanted_features(router: Router, *, follows_kv_events: bool, has_priorities: 
         PRIORITY: has_priorities,
     }
     return frozenset(name for name, is_wanted in wanted.items() if is_wanted)
+
+
+def _within(held: Iterable[tuple[float, float]], now_s: float) -> Distribution | None:
+    """Return the values of the window that ends now; None without any."""
+    values = [value for at_s, value in held if now_s - WINDOW_S <= at_s <= now_s]
+    return distribution_of(values) if values else None
 
 
 def _keep(table: dict[str, T], present: set[str]) -> None:
