@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Struct
 
 from diagnosis.baseline import Baseline, InvalidBaseline, dump_baseline, load_baseline
-from diagnosis.diagnose import DiagnosisState, diagnose
+from diagnosis.diagnose import DiagnosisState, Subject, diagnose
 from diagnosis.facts import FleetFacts
-from diagnosis.finding import Diagnosis
+from diagnosis.finding import Diagnosis, Finding
 from diagnosis.request_times import RequestTimes, TrafficKey
 from gateway.config.doctor import DoctorMode
 from gateway.diagnosis.doctor import Doctor, Look
@@ -105,12 +105,28 @@ def read_bundle(body: bytes) -> SupportBundle:
 
 
 def diagnose_bundle(bundle: SupportBundle) -> Diagnosis | None:
-    """Diagnose the facts of a bundle anew, look after look; None if it has none. Raises `InvalidBundle`."""
+    """Diagnose the facts of a bundle anew, look after look; None if it has none. Raises `InvalidBundle`.
+
+    Evidence of what the gateway had found is as old as it was there: some must last for longer than a bundle has looks.
+    """
     state, found = DiagnosisState(), None
     baseline = baseline_of(bundle)
+    seen_s = {} if bundle.diagnosis is None else _seen(bundle.diagnosis.findings)
     for facts in facts_of(bundle):
         found, state = diagnose(facts, baseline, state, facts.at_s)
+        aged = {
+            subject: replace(track, since_s=min(track.since_s, seen_s.get(subject, track.since_s)))
+            for subject, track in state.tracks.items()
+        }
+        state = DiagnosisState(aged)
     return found
+
+
+def _seen(findings: Iterable[Finding]) -> dict[Subject, float]:
+    """Return since when there was evidence against each subject of these findings, Unix time."""
+    return {
+        (finding.recipe, finding.pool, pod): finding.since_s for finding in findings for pod in finding.pods or ("",)
+    }
 
 
 def baseline_of(bundle: SupportBundle) -> Baseline | None:

@@ -37,13 +37,16 @@ def later(facts: FleetFacts, seconds: float) -> FleetFacts:
 
 def watched(*spans: tuple[FleetFacts, float]) -> list[Diagnosis]:
     """Look every 5 s at each of the facts for a span of seconds."""
-    state, at, seen = NO_STATE, 0.0, []
-    for facts, span in spans:
-        for _ in range(int(span / STEP_S)):
-            diagnosis, state = diagnose(later(facts, at), None, state, NOW_S + at)
-            seen.append(diagnosis)
-            at += STEP_S
+    state, seen = NO_STATE, []
+    for number, facts in enumerate(each_look(*spans)):
+        at = number * STEP_S
+        diagnosis, state = diagnose(later(facts, at), None, state, NOW_S + at)
+        seen.append(diagnosis)
     return seen
+
+
+def each_look(*spans: tuple[FleetFacts, float]) -> Iterator[FleetFacts]:
+    return (facts for facts, span in spans for _ in range(int(span / STEP_S)))
 
 
 def raised(diagnosis: Diagnosis) -> list[str]:

@@ -9,10 +9,12 @@ import pytest
 
 from agent.server_process import hash_seed_digest, settings_from_command
 from diagnosis.baseline import Baseline, Level
+from diagnosis.distribution import distribution_of
+from diagnosis.facts import FleetFacts
 from gateway.config.discovery import DiscoveredPod
 from gateway.config.doctor import DoctorMode
 from gateway.diagnosis.collector import MAX_VERSION_REQUESTS, FactCollector
-from gateway.diagnosis.doctor import NOT_LOOKED, Look
+from gateway.diagnosis.doctor import KEPT_FACTS, LOOK_INTERVAL_S, NOT_LOOKED, Look
 from gateway.diagnosis.view import InvalidBundle, baseline_of, diagnose_bundle, facts_of, read_bundle, show_bundle
 from gateway.discovery.source import ServerReport
 from gateway.fleet.pod_state import WatchedPod
@@ -24,6 +26,8 @@ from routing.pods import EngineShape, Pod, PodState
 from routing.server_settings import ServerSettings
 from scorers.registry import routings
 from tests.agent.test_server_settings import COMMAND, SECRET, VARIABLES
+from tests.diagnosis.scene import engine, fleet, gaps, pod
+from tests.diagnosis.test_diagnose import each_look, later, raised, watched
 from tests.gateway.samples import an_attempt, an_outcome
 
 URL = "http://10.0.0.7:8000"
@@ -98,6 +102,23 @@ async def test_a_bundle_is_diagnosed_offline(tmp_path: Any) -> None:
     assert pod.requests is not None
     assert pod.requests.requests == 6
     assert abs(looks[0].facts.clock_offsets_s[URL]) <= 1.0
+
+
+def test_a_finding_whose_evidence_must_last_is_raised_offline() -> None:
+    """For longer than a bundle has looks: by the time at which the gateway first saw it. None is where that is gone."""
+    slow = fleet(pod("c0", engines=(engine(token_gap=gaps((0.045, 900)), prefill=distribution_of([0.12] * 40)),)))
+
+    def offline(*spans: tuple[FleetFacts, float]) -> list[str]:
+        seen = watched(*spans)
+        facts = [later(held, LOOK_INTERVAL_S * number) for number, held in enumerate(each_look(*spans))]
+        looks = [Look(*pair) for pair in zip(facts, seen, strict=True)]
+        found = diagnose_bundle(read_bundle(show_bundle(looks[-KEPT_FACTS:], None, DoctorMode.ADVISE)))
+        assert found is not None
+        return raised(found)
+
+    assert offline((slow, 60.0)) == ["slower_than_peers"]
+    assert offline((slow, 25.0)) == []
+    assert offline((slow, 60.0), (fleet(), 30.0)) == []
 
 
 async def test_no_planted_secret_is_in_a_bundle(tmp_path: Any) -> None:
