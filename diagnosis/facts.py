@@ -107,6 +107,8 @@ class EngineWindow:
     cached_tokens: float | None = None
     fetched_tokens: float | None = None
     generation_tokens: float | None = None
+    generated_since_start: float | None = None
+    """The same of the engine, not of the window: an engine that makes vectors never generates any."""
     cache_queries: float | None = None
     """Prompt tokens looked up in the engine's prefix cache; the next: found."""
     cache_hits: float | None = None
@@ -234,10 +236,13 @@ class HardwareFacts:
     ports: tuple[NicPort, ...] = ()
 
     @property
-    def nic_bytes_per_s(self) -> float | None:
-        """Return the nominal bandwidth of all ports together, bytes/s; None where no rate is known."""
+    def port_bytes_per_s(self) -> float | None:
+        """Return the nominal bandwidth of the fastest port, bytes/s; None where no rate is known.
+
+        A transfer takes one port, or two, however many the host has.
+        """
         rates = [port.gbit_s for port in self.ports if port.gbit_s]
-        return sum(rates) * 1e9 / 8 if rates else None
+        return max(rates) * 1e9 / 8 if rates else None
 
 
 @dataclass(frozen=True, slots=True)

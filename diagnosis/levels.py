@@ -207,6 +207,11 @@ def pod_figure(pod: PodObservation, figure: Figure) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def never_generates(pod: PodObservation) -> bool:
+    """Return whether no engine of a pod has generated a token since its start: it makes vectors, or is not used."""
+    return bool(pod.engines) and all(engine.generated_since_start == 0.0 for engine in pod.engines)
+
+
 def predicted_hit_rate(view: GatewayView | None) -> float | None:
     """Return the share of prompt tokens that the gateway predicted to be cached."""
     if view is None or view.predicted_cached_tokens is None or not view.prompt_tokens:

@@ -340,6 +340,7 @@ def engine_window(rank: int, readings: Sequence[tuple[float, EngineCounts]]) -> 
         **gauges,
         **counted,
         **timed,
+        generated_since_start=final.scalars.get("generation_tokens"),
         store_queries_since_start=sum(queried) if queried else None,
         speculation=speculation,
         transfers=transfers,

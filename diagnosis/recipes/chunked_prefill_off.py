@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnosis.finding import Evidence, Question, Severity
-from diagnosis.levels import stalled_share
+from diagnosis.levels import never_generates, stalled_share
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 from routing.facts import Role
@@ -17,7 +17,7 @@ MIN_STALLED = 0.05
 def look(scene: Scene) -> Iterator[Indication | Missing]:
     """Look at the flag of engines that decode, and at the tail of their token gaps."""
     for pod in scene.facts.pods:
-        if pod.role is Role.PREFILL:
+        if pod.role is Role.PREFILL or never_generates(pod):
             continue
         if pod.flags is None or pod.flags.chunked_prefill is None:
             yield Missing(pod.pool, pod.address, "the flag `--enable-chunked-prefill` is not known")
@@ -41,7 +41,8 @@ RECIPE = Recipe(
     symptom="Streams pause whenever a long prompt arrives at the same engine; the median token gap stays normal.",
     looks_at=(
         "The pod was started without chunked prefill. The finding is degrading where 5 % of decode time or more is "
-        "spent in stalls (gaps of 0.2 s and four medians of `inter_token_latency_seconds`), else it is advice."
+        "spent in stalls (gaps of 0.2 s and four medians of `inter_token_latency_seconds`), else it is advice. Pods "
+        "that have never generated a token, as those that make vectors, have no streams to hold up."
     ),
     cause="Without chunks a prompt is computed in one step, and all streams of the engine wait for that step.",
     first_step="Start the named pod with `--enable-chunked-prefill`.",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from diagnosis.facts import CACHED_TOKENS, KV_EVENTS, PRIORITY, EngineFlags
 from diagnosis.finding import Evidence, Question, Severity
+from diagnosis.levels import never_generates
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 
@@ -22,11 +23,16 @@ FLAGS: Mapping[str, tuple[str, Callable[[EngineFlags], bool | None]]] = {
 """By feature: the flag that it needs, and whether a pod has it (None: unknown)."""
 
 
+OF_PREFIXES = frozenset({CACHED_TOKENS, KV_EVENTS})
+"""Features that pods without a prefix cache do not need, as those that make vectors."""
+
+
 def look(scene: Scene) -> Iterator[Indication | Missing]:
     """Compare the features that are wanted of each pool with its pods' flags."""
     for pod in scene.facts.pods:
         lacking, unknown = [], []
-        for feature in sorted(scene.facts.wanted_features.get(pod.pool, frozenset()) & FLAGS.keys()):
+        wanted = scene.facts.wanted_features.get(pod.pool, frozenset()) & FLAGS.keys()
+        for feature in sorted(wanted - OF_PREFIXES if never_generates(pod) else wanted):
             flag, read = FLAGS[feature]
             has = None if pod.flags is None else read(pod.flags)
             if has is None:
@@ -45,7 +51,10 @@ RECIPE = Recipe(
     question=Question.ROUTING,
     severity=Severity.ADVICE,
     symptom="A feature of the gateway (priorities, real cached tokens, the precise index) has no effect on some pods.",
-    looks_at="What the gateway is configured to use in a pool is compared with the flags of its pods.",
+    looks_at=(
+        "What the gateway is configured to use in a pool is compared with the flags of its pods. Of pods that have "
+        "never generated a token, as those that make vectors, only priorities are."
+    ),
     cause="The named pods were started without the flag that the feature needs.",
     first_step="Start the named pods with the flag that stands beside the feature.",
     helped="The finding disappears when the pod's flags are read again.",

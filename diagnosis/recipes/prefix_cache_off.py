@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diagnosis.facts import PREFIX_CACHING, PodObservation
 from diagnosis.finding import Evidence, Question, Severity
-from diagnosis.levels import MIN_QUERIES, hit_rate, pod_figure
+from diagnosis.levels import MIN_QUERIES, hit_rate, never_generates, pod_figure
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 
@@ -18,6 +18,8 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
     """Look at the flag, or at counters that never find anything."""
     for pod in scene.facts.pods:
         flag = None if pod.flags is None else pod.flags.prefix_caching
+        if never_generates(pod):
+            continue
         if flag is False:
             if _is_wanted(scene, pod):
                 evidence = (Evidence("prefix caching", "off", "on", "pool", "", pod.address),)
@@ -61,7 +63,7 @@ RECIPE = Recipe(
     looks_at=(
         "`cache_config_info{enable_prefix_caching}` is False where other pods, the baseline or the gateway's "
         "configuration have it. Without the label: prompts are served and nothing is ever looked up, or "
-        "nothing is ever found."
+        "nothing is ever found. Pods that have never generated a token, as those that make vectors, do not count."
     ),
     cause="The pod was started with `--no-enable-prefix-caching`, or its connector turned the cache off.",
     first_step="Start the named pod with `--enable-prefix-caching`.",

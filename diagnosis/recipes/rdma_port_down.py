@@ -10,11 +10,20 @@ from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.scene import Scene
 from routing.facts import Role
 
+HOST_CONNECTORS = frozenset(
+    (
+        *("OffloadingConnector", "SimpleCPUOffloadConnector", "DecodeBenchConnector"),
+        *("ExampleConnector", "ExampleHiddenStatesConnector"),
+    )
+)
+"""Connectors of vLLM that keep KV in the memory or files of their host: they use no network card."""
+
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
     """Look at the state of the ports of pods that have a connector."""
     for pod in scene.facts.pods:
-        moves_kv = pod.role is not Role.EITHER or (pod.flags is not None and pod.flags.connector is not None)
+        connector = None if pod.flags is None else pod.flags.connector
+        moves_kv = pod.role is not Role.EITHER or (connector is not None and connector not in HOST_CONNECTORS)
         ports = () if pod.hardware is None else pod.hardware.ports
         known = [port for port in ports if port.state]
         if not known:
@@ -47,7 +56,8 @@ RECIPE = Recipe(
     symptom="KV transfers of one node are slow, fail, or run over another card.",
     looks_at=(
         "The node agent reports a port of the pod's host in a state other than `active`. Where the pod's "
-        "`UCX_NET_DEVICES` is known, only ports that it names count."
+        "`UCX_NET_DEVICES` is known, only ports that it names count. The pod has a role, or a connector that sends KV "
+        "to other hosts."
     ),
     cause="A cable, switch port or driver of that port failed.",
     first_step="Check the cable and switch port of the named card, with `ibstat` on the host.",

@@ -12,7 +12,7 @@ from diagnosis.scene import Scene
 from routing.facts import Role
 
 MAX_SHARE = 0.15
-"""Share of the ports' nominal bandwidth below which transfers cannot have used RDMA."""
+"""Share of one port's nominal bandwidth below which transfers cannot have used RDMA."""
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
@@ -23,7 +23,7 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             if pod.role is Role.DECODE:
                 yield Missing(pod.pool, pod.address, "bytes or seconds of transfers are missing, or too few")
             continue
-        nominal = None if pod.hardware is None else pod.hardware.nic_bytes_per_s
+        nominal = None if pod.hardware is None else pod.hardware.port_bytes_per_s
         transports = None if pod.environment is None else pod.environment.values.get("UCX_TLS")
         if nominal is None or transports is None:
             yield Missing(pod.pool, pod.address, "the ports' rate or `UCX_TLS` is not known")
@@ -47,8 +47,8 @@ RECIPE = Recipe(
     severity=Severity.DEGRADING,
     symptom="KV transfers work, without errors, at a small share of what the network card can carry.",
     looks_at=(
-        "Transfers reach less than 15 % of the ports' nominal rate and half of the reference, and `UCX_TLS` "
-        "permits `tcp`."
+        "Transfers reach less than 15 % of one port's nominal rate (the fastest of the host) and half of what the "
+        "peers' or the baseline's do, where that is known, and `UCX_TLS` permits `tcp`."
     ),
     cause="UCX found no usable RDMA path to the peer and silently took TCP.",
     first_step=(

@@ -56,4 +56,5 @@ def _minority(name: str, held: Mapping[str, str]) -> Iterator[tuple[str, Evidenc
     normal = counts[0][0] if counts[0][1] > counts[1][1] else None
     for address, value in held.items():
         if value != normal:
-            yield address, Evidence(name, value, normal or counts[0][0], "pool", "", address)
+            other = counts[0][0] if value != counts[0][0] else counts[1][0]
+            yield address, Evidence(name, value, other, "pool", "", address)

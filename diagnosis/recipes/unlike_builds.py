@@ -36,7 +36,9 @@ RECIPE = Recipe(
     symptom="Some pods of a pool behave differently at equal load: speed, output or features.",
     looks_at="Version, build and image digest are compared within each pool, role and rollout.",
     cause="A tag moved between starts, or a node kept an older image.",
-    first_step="Pin the image of the pool by digest, to that of the majority.",
+    first_step=(
+        "Pin the image of the pool by digest: to that of most pods, or to the newer one where none has a majority."
+    ),
     helped="Digests are equal after the next rollout of the named pods.",
     wrong_if="A rollout is under way on purpose: then give it a rollout revision, and pods are compared within it.",
     look=look,

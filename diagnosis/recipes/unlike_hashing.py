@@ -33,7 +33,10 @@ RECIPE = Recipe(
     symptom="Shared stores, transfers between pods and the precise index never match on some pods.",
     looks_at="Digests of `PYTHONHASHSEED` and `--prefix-caching-hash-algo` are compared within each pool.",
     cause="The named pods were started with another seed or algorithm, or without the seed that the others have.",
-    first_step="Give the named pods the hash seed of the rest of the pool, from the same Secret.",
+    first_step=(
+        "Give the named pods the hash seed and algorithm that most pods have (one for all where none has a majority), "
+        "the seed from the same Secret."
+    ),
     helped="Digests are equal, and external hits of the named pods grow.",
     wrong_if="Hits stay at zero with equal digests: then block sizes or templates differ.",
     look=look,

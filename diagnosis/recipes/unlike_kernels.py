@@ -28,7 +28,9 @@ RECIPE = Recipe(
     symptom="Some pods decode slower or round differently at equal load, often after an upgrade.",
     looks_at="The attention backend that each engine logs or was given is compared within each pool and role.",
     cause="A backend was unavailable on those pods (block size, missing package), so the engine chose another one.",
-    first_step="Pin `--attention-backend` of the named pods to that of the majority.",
+    first_step=(
+        "Pin `--attention-backend` of the named pods to that of most pods (the faster one where none has a majority)."
+    ),
     helped="The engine starts with the pinned backend, or names what precludes it; time per token equals the peers'.",
     wrong_if="Backends are equal and speeds differ: then compare builds and GPU clocks.",
     look=look,

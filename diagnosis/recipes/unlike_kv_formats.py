@@ -32,7 +32,10 @@ RECIPE = Recipe(
     symptom="Pairs do not form, transfers fail, or cached prefixes do not match on some pods.",
     looks_at="`--kv-cache-dtype` and `--block-size` are compared within each pool, prefill and decode together.",
     cause="The named pods were started with another KV type or block size.",
-    first_step="Start the named pods with the KV type and block size of the majority.",
+    first_step=(
+        "Start the named pods with the KV type and block size that most pods have (one for all where none has a "
+        "majority)."
+    ),
     helped="The pods pair with the rest of the pool, and their hit rate reaches that of the peers.",
     wrong_if="The connector converts formats: then the difference is wanted, and belongs into two pools.",
     look=look,

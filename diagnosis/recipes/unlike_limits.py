@@ -86,7 +86,7 @@ RECIPE = Recipe(
         "by a factor of two or more, and any other length. It slows requests where some wait on a pod that takes fewer."
     ),
     cause="The named pods were started with another limit than the rest, or their memory allowed for no more.",
-    first_step="Start the named pods with the limit of the majority.",
+    first_step="Start the named pods with the limit that most pods have (the higher one where none has a majority).",
     helped="No request waits on the named pods while others have room.",
     wrong_if="Their GPUs have less memory: then they belong into a pool of their own.",
     look=look,

@@ -38,5 +38,6 @@ def test_rates_are_none_without_their_parts() -> None:
     """Never a division by zero."""
     assert SpeculationWindow(draft_tokens=0.0, accepted_tokens=0.0).acceptance is None
     assert TransferWindow(bytes=5.0).bytes_per_s is None
-    assert HardwareFacts(0.0, ports=(NicPort("a"),)).nic_bytes_per_s is None
-    assert HardwareFacts(0.0, ports=(NicPort("a", "active", 200.0), NicPort("b"))).nic_bytes_per_s == 25e9
+    assert HardwareFacts(0.0, ports=(NicPort("a"),)).port_bytes_per_s is None
+    assert HardwareFacts(0.0, ports=(NicPort("a", "active", 200.0), NicPort("b"))).port_bytes_per_s == 25e9
+    assert HardwareFacts(0.0, ports=(NicPort("a", "active", 200.0),) * 8).port_bytes_per_s == 25e9

@@ -97,6 +97,19 @@ def test_one_page_has_gauges_but_no_growth() -> None:
     assert window.length_s == 0.0
 
 
+def test_tokens_since_the_start_tell_what_never_generates() -> None:
+    """Of the last page, whatever the window; unknown where the page has no such counter."""
+    history = PodHistory()
+    for at_s in (0.0, 10.0):
+        history.add(at_s, read_counts(b'vllm:generation_tokens_total{engine="0"} 0.0\n'))
+    (window,) = history.windows()
+    assert (window.generation_tokens, window.generated_since_start) == (0.0, 0.0)
+    history.add(20.0, read_counts(b'vllm:generation_tokens_total{engine="0"} 7.0\n'))
+    assert history.windows()[0].generated_since_start == 7.0
+    history.add(25.0, read_counts(b'vllm:num_requests_running{engine="0"} 0.0\n'))
+    assert history.windows()[0].generated_since_start is None
+
+
 def test_a_restart_begins_a_new_window() -> None:
     """Counters that fell are those of another process."""
     history = PodHistory()

@@ -595,3 +595,61 @@ def test_too_few_drafts_are_reported_as_missing() -> None:
         {C0},
     )
     assert looked("acceptance_decayed", fleet(pod("c0", engines=few))) == (set(), set())
+
+
+def test_two_pods_that_differ_are_each_compared_with_the_other() -> None:
+    """Neither value is the pool's; that of a majority is."""
+
+    def compared(*types: str) -> dict[str, tuple[object, object]]:
+        pods = tuple(pod(f"c{number}", flags=flags(kv_dtype=held)) for number, held in enumerate(types))
+        found = BY_NAME["unlike_kv_formats"].look(Scene(FleetFacts(NOW_S, pods), None, NOW_S))
+        return {
+            each.pod: (each.evidence[0].value, each.evidence[0].compared)
+            for each in found
+            if isinstance(each, Indication)
+        }
+
+    assert compared("fp8", "auto") == {C0: ("fp8", "auto"), "http://c1:8000": ("auto", "fp8")}
+    assert compared("fp8", "auto", "auto") == {C0: ("fp8", "auto")}
+
+
+def test_pods_that_make_vectors_have_no_streams_and_no_prefix_cache() -> None:
+    """Chunked prefill and the prefix cache are off for most of their models, and they generate nothing."""
+    off = flags(chunked_prefill=False, prefix_caching=False, prompt_tokens_details=False, scheduling_policy="priority")
+
+    def named(since_start: float | None) -> set[str]:
+        held = pod("c0", flags=off, engines=(engine(generated_since_start=since_start),))
+        recipes = ("chunked_prefill_off", "prefix_cache_off", "feature_without_flag")
+        return {name for name in recipes if looked(name, fleet(held))[0]}
+
+    assert named(0.0) == set()
+    assert named(4_000.0) == named(None) == {"chunked_prefill_off", "prefix_cache_off", "feature_without_flag"}
+
+
+def test_a_transfer_takes_one_port_of_a_host() -> None:
+    """A host with eight has no slow transfers for it: there is nothing to compare with on a fleet of one decode pod."""
+
+    def named(bytes_per_s: float, ports: int) -> set[str]:
+        hardware = HardwareFacts(NOW_S, ports=(NicPort("mlx5_0", "active", 400.0),) * ports)
+        moved = TransferWindow(count=30.0, bytes=30 * bytes_per_s, seconds=30.0, descriptors=1_000.0, failed=0.0)
+        held = pod(
+            "d0",
+            "split",
+            Role.DECODE,
+            engines=(fetching(transfers=moved),),
+            hardware=hardware,
+            environment=EnvironmentFacts(NOW_S, {"UCX_TLS": "rc,tcp"}, {}),
+        )
+        return looked("tcp_fallback", FleetFacts(NOW_S, (held,)))[0]
+
+    assert named(40e9, 8) == named(40e9, 1) == set()
+    assert named(2e9, 8) == named(2e9, 1) == {D0}
+
+
+@pytest.mark.parametrize(
+    ("connector", "named"), [("NixlConnector", {C0}), ("OffloadingConnector", set()), (None, set())]
+)
+def test_a_port_counts_where_the_connector_sends_kv_to_other_hosts(connector: str | None, named: set[str]) -> None:
+    """A pod that offloads to its own host's memory is not drained for a cable."""
+    down = HardwareFacts(NOW_S, ports=(NicPort("mlx5_0", "down"),))
+    assert looked("rdma_port_down", fleet(pod("c0", flags=flags(connector=connector), hardware=down)))[0] == named
