@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from diagnosis.finding import Severity
+from diagnosis.readings import (
+    CACHE_CONFIG,
+    COUNTERS,
+    GAUGES,
+    HISTOGRAMS,
+    SPECULATION,
+    TRANSFER_COUNTERS,
+    TRANSFER_SUMS,
+)
 from diagnosis.recipe import Recipe
 from diagnosis.recipes.registry import BY_NAME, DRAINABLE, RECIPES
 
@@ -57,6 +67,7 @@ def page(recipe: Recipe) -> str:
     sections = (
         ("Symptom", recipe.symptom),
         ("Evidence", recipe.looks_at),
+        ("Confirm by hand", _confirm(recipe)),
         ("Cause", recipe.cause),
         ("First step", recipe.first_step),
         ("How to see that it helped", recipe.helped),
@@ -70,6 +81,38 @@ def page(recipe: Recipe) -> str:
         f"Raised after {recipe.raise_after_s:.0f} s of evidence.\n"
     )
     return text + "".join(f"\n## {heading}\n\n{body}\n" for heading, body in sections if body)
+
+
+METRICS = frozenset(
+    name.partition(" ")[0]
+    for name in (
+        *GAUGES.values(),
+        *(name for names in COUNTERS.values() for name in names),
+        *HISTOGRAMS.values(),
+        *SPECULATION.values(),
+        *TRANSFER_SUMS.values(),
+        *TRANSFER_COUNTERS.values(),
+        CACHE_CONFIG,
+    )
+)
+"""Names of samples that diagnosis reads, without `vllm:` and `_total`."""
+
+
+def _confirm(recipe: Recipe) -> str:
+    """Return how the figures and options that a recipe's evidence names are read without the gateway."""
+    named = dict.fromkeys(re.findall(r"`([a-z_]+)[`{]", recipe.looks_at))
+    metrics = [name for name in named if name in METRICS or name.removesuffix("_total") in METRICS]
+    options = [f"`{option}`" for option in dict.fromkeys(re.findall(r"`(--[a-z-]+)`", recipe.looks_at))]
+    parts = []
+    if metrics:
+        command = f"curl -s POD/metrics | grep -E '^(vllm:)?({'|'.join(metrics)})'"
+        parts.append(
+            "Read these twice, half a minute apart, at a named pod and at another one of its pool; of counters and "
+            f"histograms compare the growth.\n\n```sh\n{command}\n```"
+        )
+    if options:
+        parts.append(f"Compare the command lines of a named pod and of another one: {', '.join(options)}.")
+    return "\n\n".join(parts)
 
 
 def _draining(recipe: Recipe) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from diagnosis.facts import PodObservation
 from diagnosis.finding import Evidence, Question, Severity
@@ -12,6 +12,12 @@ from routing.facts import Role
 
 MIN_COMPUTED = 2_000.0
 """Prompt tokens that decode pods compute in the window."""
+
+LONG_TOKENS, MIN_LONG = 1_000.0, 2.0
+"""Length above which a prompt counts as long, and long ones in the window: a pair does not pay for short ones."""
+
+UNSURE = 0.65
+"""Confidence where lengths of prompts are not reported."""
 
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
@@ -27,10 +33,20 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             yield Missing(pool, "", "computed prompt tokens of prefill or decode pods are not reported")
             continue
         beside = sum(each or 0.0 for each in others)
-        if sum(each or 0.0 for each in done) == 0.0 and beside >= MIN_COMPUTED:
-            evidence = (Evidence("prompt tokens computed by decode pods", beside, 0.0, "by prefill pods", "tokens"),)
+        long = _long_prompts(decode)
+        if sum(each or 0.0 for each in done) == 0.0 and beside >= MIN_COMPUTED and (long is None or long >= MIN_LONG):
+            evidence = (
+                Evidence("prompt tokens computed by decode pods", beside, 0.0, "by prefill pods", "tokens"),
+                Evidence("long prompts on decode pods", long, MIN_LONG, "limit", "in the window"),
+            )
             for pod in prefill:
-                yield Indication(pool, pod.address, evidence, 0.9)
+                yield Indication(pool, pod.address, evidence, UNSURE if long is None else 0.9)
+
+
+def _long_prompts(pods: Sequence[PodObservation]) -> float | None:
+    """Return the finished requests with a long prompt; None where no engine reports lengths."""
+    known = [each.prompt_lengths for pod in pods for each in pod.engines if each.prompt_lengths is not None]
+    return sum((held.share_above(LONG_TOKENS) or 0.0) * held.count for held in known) if known else None
 
 
 def _computed(pod: PodObservation) -> float | None:
@@ -45,7 +61,11 @@ RECIPE = Recipe(
     question=Question.ROUTING,
     severity=Severity.DEGRADING,
     symptom="Prefill pods are idle, and decode pods stall on prompts that they compute themselves.",
-    looks_at="Prefill pods computed nothing in the window, while decode pods computed 2,000 prompt tokens or more.",
+    looks_at=(
+        "Prefill pods computed nothing in the window, while decode pods computed 2,000 prompt tokens or more and "
+        "finished two prompts or more of over 1,000 tokens (`request_prompt_tokens`); it is not sure where lengths are "
+        "not reported."
+    ),
     cause=(
         "The gateway forms no pairs: unlike connectors or KV formats, an unknown side channel, or a price "
         "that never pays."

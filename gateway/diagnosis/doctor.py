@@ -151,7 +151,11 @@ def describe(evidence: Evidence) -> str:
 
 
 def _figure(value: float | str | None) -> str:
-    return "unknown" if value is None else value if isinstance(value, str) else f"{value:.4g}"
+    if value is None or isinstance(value, str):
+        return "unknown" if value is None else value
+    if abs(value) >= 10_000:
+        return f"{value:,.0f}"
+    return f"{value:.6f}" if 0 < abs(value) < 0.001 else f"{value:.4g}"
 
 
 def brief_findings(findings: Iterable[Finding], max_pods: int) -> Iterator[dict[str, Any]]:

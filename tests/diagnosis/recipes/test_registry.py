@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diagnosis.baseline import Baseline
-from diagnosis.distribution import distribution_of
+from diagnosis.distribution import Distribution, distribution_of
 from diagnosis.facts import (
     EngineFlags,
     EngineWindow,
@@ -624,6 +624,23 @@ def test_pods_that_make_vectors_have_no_streams_and_no_prefix_cache() -> None:
 
     assert named(0.0) == set()
     assert named(4_000.0) == named(None) == {"chunked_prefill_off", "prefix_cache_off", "feature_without_flag"}
+
+
+def test_short_prompts_leave_a_prefill_pool_unused_without_a_fault() -> None:
+    """A pair does not pay for them; where lengths are not reported it is not sure."""
+
+    def found(lengths: Distribution | None) -> set[float]:
+        held = fleet(
+            pod("p0", "split", Role.PREFILL, engines=(engine(computed_tokens=0.0),)),
+            pod("d0", "split", Role.DECODE, engines=(fetching(computed_tokens=9_000.0, prompt_lengths=lengths),)),
+        )
+        looks = BY_NAME["prefill_pool_unused"].look(Scene(held, None, NOW_S))
+        return {each.confidence for each in looks if isinstance(each, Indication)}
+
+    limits = (100.0, 500.0, 1_000.0, 5_000.0)
+    assert found(distribution_of([300.0] * 30, limits)) == found(distribution_of([300.0] * 30 + [3e3], limits)) == set()
+    assert found(distribution_of([300.0] * 30 + [3e3] * 2, limits)) == {0.9}
+    assert found(None) == {0.65}
 
 
 def test_a_transfer_takes_one_port_of_a_host() -> None:
