@@ -17,6 +17,18 @@ from routing.facts import Role
 COURSE_STEP_S = 5.0
 """Of `GatewayView.first_token_course`."""
 
+MAX_WINDOW_AGE_S = 45.0
+"""Age at which a window's figures count as missing."""
+
+MIN_WINDOW_S = 9.0
+"""Length of a window below which it counts as missing."""
+
+
+def is_recent(start_s: float, end_s: float, now_s: float) -> bool:
+    """Return whether a window is young and long enough to judge by."""
+    return now_s - end_s <= MAX_WINDOW_AGE_S and end_s - start_s >= MIN_WINDOW_S
+
+
 PRIORITY, CACHED_TOKENS, KV_EVENTS, PREFIX_CACHING = "priority", "cached_tokens", "kv_events", "prefix_caching"
 """Names of features in `FleetFacts.wanted_features`: what the gateway is configured to use of its engines."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from math import sqrt
 
-from diagnosis.facts import EngineWindow, FleetFacts, GatewayView, PodObservation
+from diagnosis.facts import EngineWindow, FleetFacts, GatewayView, PodObservation, is_recent
 
 MIN_GAPS = 50.0
 """Tokens behind the first, in a window, below which their times are not compared."""
@@ -186,14 +186,21 @@ def level_key(pod: PodObservation) -> str:
 
 
 def levels_of(facts: FleetFacts) -> dict[tuple[str, str], list[float]]:
-    """Return the values of all engines, by pool with role and name of the figure."""
+    """Return the values of all engines and gateways, by pool with role and name of the figure.
+
+    Old windows have none: a pod that no longer answers is not learned from at each look.
+    """
     found: dict[tuple[str, str], list[float]] = {}
     for pod in facts.pods:
         for engine in pod.engines:
+            if not is_recent(engine.start_s, engine.end_s, facts.at_s):
+                continue
             for name, figure in LEVELS.items():
                 if (value := figure(engine)) is not None:
                     found.setdefault((level_key(pod), name), []).append(value)
     for gateway in facts.gateways:
+        if not is_recent(gateway.start_s, gateway.end_s, facts.at_s):
+            continue
         if gateway.redis is not None and (value := gateway.redis.quantile(0.5)) is not None:
             found.setdefault(("", REDIS), []).append(value)
         if gateway.loop_lag is not None and (value := gateway.loop_lag.quantile(0.95)) is not None:

@@ -8,19 +8,15 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from diagnosis.baseline import Baseline
-from diagnosis.facts import EngineWindow, FleetFacts, PodObservation
+from diagnosis.facts import MAX_WINDOW_AGE_S, EngineWindow, FleetFacts, PodObservation, is_recent
 from diagnosis.levels import LEVELS, Figure, level_key, pod_figure
 from routing.facts import Role
 
 T = TypeVar("T")
 
-MAX_WINDOW_AGE_S = 45.0
-"""Age at which a window's figures count as missing; the next two: of hardware, and of what a pod was started with."""
 MAX_HARDWARE_AGE_S = 900.0
+"""Age at which facts of hardware count as missing; the next: of what a pod was started with."""
 MAX_DECLARED_AGE_S = 3600.0
-
-MIN_WINDOW_S = 9.0
-"""Length of a window below which it counts as missing."""
 
 SETTLED_S = 60.0
 """A pod that became ready more recently is not compared with its peers: its caches are empty."""
@@ -113,15 +109,12 @@ class Scene:
 def fresh(facts: FleetFacts, now_s: float) -> FleetFacts:
     """Return the facts without the groups that are too old or too short to judge by."""
 
-    def is_recent(start_s: float, end_s: float) -> bool:
-        return now_s - end_s <= MAX_WINDOW_AGE_S and end_s - start_s >= MIN_WINDOW_S
-
     def pod_of(pod: PodObservation) -> PodObservation:
         view = pod.requests
         return replace(
             pod,
-            engines=tuple(each for each in pod.engines if is_recent(each.start_s, each.end_s)),
-            requests=view if view is not None and is_recent(view.start_s, view.end_s) else None,
+            engines=tuple(each for each in pod.engines if is_recent(each.start_s, each.end_s, now_s)),
+            requests=view if view is not None and is_recent(view.start_s, view.end_s, now_s) else None,
             flags=_if(pod.flags, lambda held: now_s - held.read_at_s <= MAX_DECLARED_AGE_S),
             build=_if(pod.build, lambda held: now_s - held.read_at_s <= MAX_DECLARED_AGE_S),
             environment=_if(pod.environment, lambda held: now_s - held.read_at_s <= MAX_DECLARED_AGE_S),
@@ -133,7 +126,7 @@ def fresh(facts: FleetFacts, now_s: float) -> FleetFacts:
     return replace(
         facts,
         pods=tuple(pod_of(pod) for pod in facts.pods),
-        gateways=tuple(each for each in facts.gateways if is_recent(each.start_s, each.end_s)),
+        gateways=tuple(each for each in facts.gateways if is_recent(each.start_s, each.end_s, now_s)),
         clock_offsets_s=facts.clock_offsets_s if has_clocks else {},
         times={key: each for key, each in facts.times.items() if now_s - each.end_s <= 2 * MAX_WINDOW_AGE_S},
     )

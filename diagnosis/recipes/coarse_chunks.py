@@ -28,13 +28,12 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
         if not shares:
             yield Missing(pod.pool, pod.address, "too few token gaps are reported")
             continue
-        size = _step_size(pod)
+        size, normal = _sizes(scene, pod)
         if size is None:
             yield Missing(pod.pool, pod.address, "neither `--max-num-batched-tokens` nor tokens of a step are known")
             continue
         if max(shares) < MIN_STALLED:
             continue
-        normal = scene.peer_median_of(pod, _step_size)
         if size >= MANY_TIMES * normal if normal else size >= LARGE_TOKENS:
             evidence = (
                 Evidence(
@@ -45,10 +44,24 @@ def look(scene: Scene) -> Iterator[Indication | Missing]:
             yield Indication(pod.pool, pod.address, evidence, 0.9 if pod.flags is not None else 0.7)
 
 
-def _step_size(pod: PodObservation) -> float | None:
-    """Return the tokens that a step may have, or that large ones have."""
-    if pod.flags is not None and pod.flags.max_num_batched_tokens is not None:
-        return pod.flags.max_num_batched_tokens
+def _sizes(scene: Scene, pod: PodObservation) -> tuple[float | None, float | None]:
+    """Return the tokens of a pod's steps and of its peers': budgets, or what large steps have where one is unknown.
+
+    A budget is compared with budgets alone: steps of a pod whose budget is not known are mostly far below it.
+    """
+    for read in (_budget, _large_step):
+        size, normal = read(pod), scene.peer_median_of(pod, read)
+        if size is not None and normal is not None:
+            return size, normal
+    budget = _budget(pod)
+    return (_large_step(pod) if budget is None else budget), None
+
+
+def _budget(pod: PodObservation) -> float | None:
+    return None if pod.flags is None else pod.flags.max_num_batched_tokens
+
+
+def _large_step(pod: PodObservation) -> float | None:
     sizes = (each.iteration_tokens.quantile(0.99) for each in pod.engines if each.iteration_tokens is not None)
     return max((size for size in sizes if size is not None), default=None)
 

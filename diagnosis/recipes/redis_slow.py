@@ -12,12 +12,15 @@ from diagnosis.scene import Scene
 MIN_SLOW_S = 0.02
 TIMES_NORMAL = 4.0
 
+MIN_PINGS = 3
+"""In the window: one comes every 5 s, and every 7 s where none is answered."""
+
 
 def look(scene: Scene) -> Iterator[Indication | Missing]:
     """Look at the median of Redis commands of each gateway, beyond the time for which they wait in its own loop."""
     normal = None if scene.baseline is None else scene.baseline.level("", REDIS, scene.now_s)
     for gateway in scene.facts.gateways:
-        if gateway.redis is None or gateway.redis.count < 5:
+        if gateway.redis is None or gateway.redis.count < MIN_PINGS:
             continue
         middle = gateway.redis.quantile(0.5)
         limit = max(MIN_SLOW_S, TIMES_NORMAL * (normal or 0.0))

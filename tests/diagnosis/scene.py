@@ -171,6 +171,24 @@ def fleet(*changed: PodObservation, **changes: Any) -> FleetFacts:
     return replace(held, **changes)
 
 
+def later(facts: FleetFacts, seconds: float) -> FleetFacts:
+    """The same facts, read later."""
+
+    def moved(held: Any) -> Any:
+        return replace(held, start_s=held.start_s + seconds, end_s=held.end_s + seconds)
+
+    pods = tuple(
+        replace(
+            each,
+            engines=tuple(moved(engine) for engine in each.engines),
+            requests=None if each.requests is None else moved(each.requests),
+        )
+        for each in facts.pods
+    )
+    gateways = tuple(moved(each) for each in facts.gateways)
+    return replace(facts, at_s=facts.at_s + seconds, pods=pods, gateways=gateways)
+
+
 def baseline(facts: FleetFacts | None = None) -> Baseline:
     """What ten looks at a healthy fleet leave."""
     held = Baseline()

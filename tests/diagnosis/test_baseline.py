@@ -23,7 +23,7 @@ from diagnosis.baseline import (
 from diagnosis.distribution import TOKEN_LIMITS, distribution_of
 from diagnosis.facts import FleetFacts
 from diagnosis.request_times import Phase, RequestTimes, TrafficKey
-from tests.diagnosis.scene import NOW_S, fleet, seconds
+from tests.diagnosis.scene import NOW_S, fleet, later, seconds
 
 KEY = TrafficKey("m", "p")
 
@@ -39,7 +39,7 @@ def times(at_s: float, requests: int = 30, prefill_s: float = 0.5, tokens: float
 
 
 def facts_at(at_s: float, **changes: float) -> FleetFacts:
-    return replace(fleet(), at_s=at_s, times={KEY: times(at_s, **changes)})  # type: ignore[arg-type]
+    return replace(later(fleet(), at_s - NOW_S), times={KEY: times(at_s, **changes)})  # type: ignore[arg-type]
 
 
 def test_hours_repeat_weekly() -> None:

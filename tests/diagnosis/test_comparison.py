@@ -13,7 +13,7 @@ from diagnosis.distribution import TOKEN_LIMITS, distribution_of
 from diagnosis.facts import FleetFacts
 from diagnosis.finding import Question
 from diagnosis.request_times import Phase, RequestClass, RequestTimes, TrafficKey
-from tests.diagnosis.scene import NOW_S, engine, fleet, gauge, pod, seconds
+from tests.diagnosis.scene import NOW_S, engine, fleet, gauge, later, pod, seconds
 
 KEY = TrafficKey("m", "chat")
 OTHER = replace(KEY, request_class=RequestClass.CONSTRAINED)
@@ -46,7 +46,7 @@ def normal() -> Baseline:
     held = Baseline()
     for step in range(20):
         at_s = NOW_S + 60 * step
-        held = learned(held, replace(fleet(), at_s=at_s, times=times(at_s)))
+        held = learned(held, replace(later(fleet(), 60 * step), times=times(at_s)))
     return held
 
 

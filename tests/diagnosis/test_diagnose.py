@@ -16,23 +16,10 @@ from diagnosis.recipe import Indication
 from diagnosis.recipes.registry import BY_NAME, RECIPES
 from diagnosis.scene import Scene
 from routing.facts import Role
-from tests.diagnosis.scene import NOW_S, engine, fetching, flags, fleet, gaps, gauge, pod, view
+from tests.diagnosis.scene import NOW_S, engine, fetching, flags, fleet, gaps, gauge, later, pod, view
 
 PRESSED = fleet(pod("c0", engines=(engine(preemptions=8.0, kv_usage=gauge(0.97)),)))
 STEP_S = 5.0
-
-
-def later(facts: FleetFacts, seconds: float) -> FleetFacts:
-    """The same facts, read later."""
-
-    def moved(held: PodObservation) -> PodObservation:
-        windows = (replace(each, start_s=each.start_s + seconds, end_s=each.end_s + seconds) for each in held.engines)
-        shown = held.requests
-        if shown is not None:
-            shown = replace(shown, start_s=shown.start_s + seconds, end_s=shown.end_s + seconds)
-        return replace(held, engines=tuple(windows), requests=shown)
-
-    return replace(facts, at_s=facts.at_s + seconds, pods=tuple(moved(each) for each in facts.pods))
 
 
 def watched(*spans: tuple[FleetFacts, float]) -> list[Diagnosis]:

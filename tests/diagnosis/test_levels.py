@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diagnosis.distribution import distribution_of
@@ -19,7 +21,7 @@ from diagnosis.levels import (
     prefill_s_per_token,
     stalled_share,
 )
-from tests.diagnosis.scene import engine, fetching, fleet, gaps, pod, speculating, view
+from tests.diagnosis.scene import NOW_S, engine, fetching, fleet, gaps, pod, speculating, view
 
 
 def test_figures_of_a_healthy_engine() -> None:
@@ -65,6 +67,14 @@ def test_levels_are_kept_by_pool_and_role() -> None:
     assert len(found["split/decode", "bandwidth"]) == 3
     assert ("chat/either", "bandwidth") not in found
     assert found["", "redis_s"] != []
+
+
+def test_old_windows_have_no_level() -> None:
+    """A pod that no longer answers keeps its last window: it is not counted again and again."""
+    held = fleet()
+    assert levels_of(replace(held, at_s=held.at_s + 60.0)) == {}
+    short = pod("c0", engines=(engine(start_s=NOW_S - 5.0),))
+    assert len(levels_of(fleet(short))["chat/either", "hit_rate"]) == 2
 
 
 def test_a_pod_has_the_mean_of_its_engines() -> None:

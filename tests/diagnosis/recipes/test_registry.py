@@ -670,3 +670,25 @@ def test_a_port_counts_where_the_connector_sends_kv_to_other_hosts(connector: st
     """A pod that offloads to its own host's memory is not drained for a cable."""
     down = HardwareFacts(NOW_S, ports=(NicPort("mlx5_0", "down"),))
     assert looked("rdma_port_down", fleet(pod("c0", flags=flags(connector=connector), hardware=down)))[0] == named
+
+
+def test_a_budget_is_not_compared_with_the_steps_of_others() -> None:
+    """Only one pod has an agent that tells its budget; the steps of all are alike."""
+    pods = [
+        pod(
+            f"c{number}",
+            flags=flags(max_num_batched_tokens=8_192 if number == 0 else None),
+            engines=(engine(token_gap=TAIL),),
+        )
+        for number in range(3)
+    ]
+    assert looked("coarse_chunks", fleet(*pods))[0] == set()
+    large = distribution_of([8.0] * 900 + [5_000.0] * 100, (1.0, 16.0, 128.0, 1024.0, 8192.0))
+    pods[0] = replace(pods[0], engines=(engine(token_gap=TAIL, iteration_tokens=large),))
+    assert looked("coarse_chunks", fleet(*pods))[0] == {C0}
+
+
+def test_a_redis_that_does_not_answer_is_slow() -> None:
+    """Each ping takes the time limit, so that few of them end within the window."""
+    gateways = (GatewayLoad(START_S, NOW_S, cpu=0.1, redis=distribution_of([2.0] * 4)),)
+    assert looked("redis_slow", fleet(gateways=gateways))[0] == {""}

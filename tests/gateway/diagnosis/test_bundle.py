@@ -26,8 +26,8 @@ from routing.pods import EngineShape, Pod, PodState
 from routing.server_settings import ServerSettings
 from scorers.registry import routings
 from tests.agent.test_server_settings import COMMAND, SECRET, VARIABLES
-from tests.diagnosis.scene import engine, fleet, gaps, pod
-from tests.diagnosis.test_diagnose import each_look, later, raised, watched
+from tests.diagnosis.scene import engine, fleet, gaps, later, pod
+from tests.diagnosis.test_diagnose import each_look, raised, watched
 from tests.gateway.samples import an_attempt, an_outcome
 
 URL = "http://10.0.0.7:8000"
