@@ -91,7 +91,9 @@ async def test_one_generation_answers_all_who_ask_the_same() -> None:
 async def test_what_is_not_surely_the_same_is_called_again(
     one: Any, other: Any, headers: dict[str, str], identify: Identify
 ) -> None:
-    """Not allowed, drawn at random, streamed, asked otherwise, by another tenant, wanted sooner, or of a larger model, paid by another."""
+    """Not allowed, drawn at random, streamed, asked otherwise, by another tenant, wanted sooner or of a larger model,
+    paid by another.
+    """
     answer_now = asyncio.Event()
     async with a_rig(identify=identify) as rig:
         rig.pod.plays([answer_now, STREAM_HEAD + chunked(chat_stream("Hi")) if one.get("stream") else GOOD])
