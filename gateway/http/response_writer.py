@@ -221,7 +221,7 @@ class ResponseWriter:
             head += "connection: close\r\n"
         elif self._is_http_1_0:
             head += "connection: keep-alive\r\n"
-        return f"{head}\r\n".encode("latin-1")
+        return f"{head}\r\n".encode("latin-1", "replace")  # Names of models may be of any script.
 
 
 def phrase_of(status: int) -> str:

@@ -157,6 +157,19 @@ def test_no_content_has_no_body_and_no_framing_of_one() -> None:
     assert (scene.leg.end, scene.answered) == (AttemptStatus.OK, 1)
 
 
+def test_a_header_of_the_gateway_may_name_a_model_of_any_script() -> None:
+    """The tenant's policy names it; a head that cannot be written would count against each pod that answers."""
+
+    def play() -> Scene:
+        scene = Scene()
+        scene.reply.headers = (("x-hearth-downgraded-from", "模型"),)
+        return scene.feed([answer_bytes(chat_answer())])
+
+    scene = staged(play)
+    assert (scene.received.status, scene.leg.end) == (200, AttemptStatus.OK)
+    assert scene.received.headers["x-hearth-downgraded-from"] == "??"
+
+
 @pytest.mark.parametrize("status", [100, 103])
 def test_interim_answers_are_passed_over(status: int) -> None:
     """A pod that says 100 or 103 first has not answered yet."""
