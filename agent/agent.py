@@ -16,7 +16,7 @@ from agent.heartbeat import HeartbeatIntervals, HeartbeatPublisher
 from agent.loads import LoadListener
 from agent.node_readings import NodeState
 from agent.server import ProbedServer, ServerAddress, ServerProber
-from gateway.runtime.guard import restarted
+from gateway.runtime.guard import report_exception, restarted
 from gateway.runtime.redis_location import RedisLocation
 from routing.facts import InvalidFacts, PodFacts, read_facts
 from routing.pod_record import MAX_PODS, NO_READING, AgentRecord, EngineLoad, RegisteredPod, RegistrationState
@@ -143,11 +143,18 @@ class Agent:
         await self._probe_new()
         async with asyncio.TaskGroup() as group:
             for server in self._servers.values():
-                group.create_task(self._prober.probe(server), name=f"look at {server.address.url}")
+                group.create_task(self._probe(server), name=f"look at {server.address.url}")
         for url, server in list(self._servers.items()):
             if not server.is_healthy:
                 self._forget(url, server)
         self._publish()
+
+    async def _probe(self, server: ProbedServer) -> None:
+        """Probe one server. What its answers or files raise is reported, and keeps no other server from its probe."""
+        try:
+            await self._prober.probe(server)
+        except Exception as error:  # noqa: BLE001 - reported; it must not end the probes of other servers
+            report_exception("probe", error)
 
     async def _probe_new(self) -> None:
         unknown = [spot for spot in self._plan.probed_servers if spot.url not in self._servers]

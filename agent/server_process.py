@@ -202,7 +202,7 @@ def _transfer(parsed_options: Mapping[str, str]) -> dict[str, Any]:
     name = "kv-transfer-config"
     try:
         held = json.loads(parsed_options.get(name) or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         held = {}
     config = held if isinstance(held, dict) else {}
     dotted = {
@@ -308,7 +308,7 @@ def facts_from_model_config(
         return {}
     try:
         size = kv_bytes_per_token(config.content, kv_dtype if isinstance(kv_dtype, str) else None)
-    except ValueError:
+    except (ValueError, OverflowError):
         return {}
     return {"kv_bytes_per_token": round(size)} if size >= 1 else {}
 

@@ -68,30 +68,36 @@ class LogprobFilter(Struct, frozen=True):
             if self.api is Api.RESPONSES:
                 return _trimmed_response(raw, fields, self.max_top)
             choices = CHOICES.decode(fields.get("choices", EMPTY_LIST))
+            for choice in choices:
+                if "logprobs" in choice:
+                    choice["logprobs"] = self._trimmed(choice["logprobs"])
+            fields["choices"] = Raw(msgspec.json.encode(choices))
+            return msgspec.json.encode(fields)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return raw
-        for choice in choices:
-            if "logprobs" in choice:
-                choice["logprobs"] = self._trimmed(choice["logprobs"])
-        fields["choices"] = Raw(msgspec.json.encode(choices))
-        return msgspec.json.encode(fields)
 
     def _trimmed(self, logprobs: Raw) -> Raw:
-        if self.max_top is None or bytes(logprobs) == b"null":
+        held = None if self.max_top is None else msgspec.json.decode(logprobs)
+        if not isinstance(held, dict):
             return NULL
-        held = msgspec.json.decode(logprobs)
         if self.api is Api.CHAT:
-            _shorten(held.get("content") or [], self.max_top)
+            _shorten(held.get("content"), self.max_top)
         else:
             # vLLM adds the chosen token where it is not among them.
-            tops = held.get("top_logprobs") or ()
-            held["top_logprobs"] = [top and dict(list(top.items())[: self.max_top + 1]) for top in tops]
+            tops = held.get("top_logprobs")
+            held["top_logprobs"] = [
+                dict(list(top.items())[: self.max_top + 1]) if isinstance(top, dict) else None
+                for top in (tops if isinstance(tops, list) else ())
+            ]
         return Raw(msgspec.json.encode(held))
 
 
-def _shorten(entries: list[dict[str, Any]], count: int) -> None:
-    for entry in entries:
-        entry["top_logprobs"] = (entry.get("top_logprobs") or [])[:count]
+def _shorten(entries: object, count: int | None) -> None:
+    """Shorten the lists of the likeliest; what is no list of tokens is left as the pod sent it."""
+    for entry in entries if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            likeliest = entry.get("top_logprobs")
+            entry["top_logprobs"] = likeliest[:count] if isinstance(likeliest, list) else []
 
 
 NESTED_FIELDS = frozenset({"response", "part", "item", "output"})

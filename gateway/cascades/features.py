@@ -13,6 +13,7 @@ from msgspec import Struct, field
 
 from cascade.models import Ability
 from cascade.tasks import PromptFeatures, TaskBucket, bucket_of, prompt_features
+from routing.reading.bodies import Name
 from routing.rejection import Reason, RequestRejected
 from routing.request import Request
 
@@ -26,11 +27,11 @@ REASONING_OFF = frozenset({"none", "minimal"})
 class CascadeOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """Options of a client in its body, under `hearth`."""
 
-    cascade_min_model: str | None = None
-    cascade_max_model: str | None = None
+    cascade_min_model: Name | None = None
+    cascade_max_model: Name | None = None
     cascade_never_escalate: bool = False
-    cascade_prefer: str | None = None
-    cascade_bucket: str | None = None
+    cascade_prefer: Name | None = None
+    cascade_bucket: Name | None = None
 
 
 class _Format(Struct):
@@ -153,8 +154,12 @@ def _texts(fields: _Body) -> tuple[list[str], int]:
     for turn in _turns(fields):
         parts = turn if isinstance(turn, list) else [turn]
         texts.append("\n".join(_text(part) for part in parts))
-        images += sum(isinstance(part, dict) and part.get("type") in IMAGES for part in parts)
+        images += sum(isinstance(part, dict) and _is_image(part.get("type")) for part in parts)
     return texts, images
+
+
+def _is_image(kind: object) -> bool:
+    return isinstance(kind, str) and kind in IMAGES
 
 
 def _turns(fields: _Body) -> Iterator[Any]:

@@ -26,7 +26,6 @@ from enum import Enum
 from aiohttp import web
 from prometheus_client import CollectorRegistry, GCCollector, Metric, PlatformCollector, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-from prometheus_client.exposition import choose_encoder
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
@@ -35,7 +34,7 @@ from gateway.cluster.child import ChildProcess
 from gateway.cluster.worker_pool import WorkerPool
 from gateway.observe.metrics.configuration import ReloadStatus
 from gateway.observe.metrics.engines import COUNTERS, SUMMARIES
-from gateway.observe.metrics_listener import encode_in_slices
+from gateway.observe.metrics_listener import encode_in_slices, encoder_for
 
 OWN = ("process_", "python_")
 
@@ -302,7 +301,7 @@ def supervisor_metrics_app(
 
     async def metrics(request: web.Request) -> web.Response:
         await _scrape(team, counts)
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        encode, content_type = encoder_for(request.headers.get("accept", ""))
         body = await encode_in_slices(counts.merged(families_of(own.collect())), encode)
         return web.Response(body=body, headers={"content-type": content_type})
 

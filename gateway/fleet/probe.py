@@ -20,6 +20,12 @@ MAX_RESPONSE_BYTES = 8 << 20
 """Bytes. A metrics page is 60 KB; a pod must not be able to fill our memory."""
 
 
+MAX_NAME_CHARS = 256
+"""Characters of a model's name; no request can name a longer one."""
+
+MAX_TOKENS = (1 << 31) - 1
+
+
 class ProbeResult(StrEnum):
     """Result of a pod's /health."""
 
@@ -37,6 +43,12 @@ class _Card(msgspec.Struct):
     root: str | None = None
     parent: str | None = None
     max_model_len: int | None = None
+
+
+def _context_of(card: _Card) -> int | None:
+    """Return the longest context of a model; None where the pod reports none, or a number that is none."""
+    length = card.max_model_len
+    return length if length is not None and 0 < length <= MAX_TOKENS else None
 
 
 class _Cards(msgspec.Struct):
@@ -103,7 +115,11 @@ class Prober:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             return ModelListing(None, f"lists its models in a way we do not know ({error})")
         return ModelListing(
-            tuple(ModelCard(card.id, card.root, card.parent, card.max_model_len) for card in found.data)
+            tuple(
+                ModelCard(card.id, card.root, card.parent, _context_of(card))
+                for card in found.data
+                if 0 < len(card.id) <= MAX_NAME_CHARS
+            )
         )
 
     async def metrics(self, url: str) -> MetricsPage | None:

@@ -9,7 +9,6 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import isfinite
 
 COUNTERS = (
     *("num_preemptions_total", "generation_tokens_total"),
@@ -33,6 +32,12 @@ _SAMPLE = re.compile(
     rb"|external_prefix_cache_(?:queries|hits)_total|" + "|".join((*COUNTERS, PROMPT_TOKENS_BY_SOURCE)).encode() + rb")"
     rb"|process_start_time_seconds)(\{.*\})? +(\S+)"
 )
+
+MAX_ENGINES = 256
+"""Engines that are read of a page, the first ones: a pod has a rank or a few, and each becomes an engine of the fleet."""
+
+MAX_VALUE = 1e30
+"""Above any counter, and far enough below infinity that no sum of samples reaches it."""
 
 MAX_SOURCES = 8
 """Sources of prompt tokens that are kept of an engine: vLLM names three."""
@@ -84,6 +89,8 @@ def read_page(page: bytes) -> MetricsPage:
             continue
         if name == b"process_start_time_seconds":
             started_s = value
+            continue
+        if rank not in sums and len(sums) >= MAX_ENGINES:
             continue
         held = sums[rank]
         if name == b"vllm:cache_config_info":
@@ -147,7 +154,7 @@ def _number(text: bytes) -> float | None:
         value = float(text)
     except ValueError:
         return None
-    return value if isfinite(value) else None
+    return value if 0 <= value <= MAX_VALUE else None  # Also false for NaN.
 
 
 def _integer(text: bytes | None) -> int | None:

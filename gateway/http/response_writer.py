@@ -20,6 +20,8 @@ from routing.request import Api
 
 JSON = "application/json"
 
+NO_CONTENT = HTTPStatus.NO_CONTENT.value
+
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
@@ -124,7 +126,9 @@ class ResponseWriter:
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
         """Write the head and the first bytes of a body. `length`: of the whole body in bytes, None if unknown."""
         self.is_stream = is_stream
-        if length is None:
+        if status == NO_CONTENT:  # It has no body, so a length or a last chunk would be read as the next response.
+            length, first = None, b""
+        elif length is None:
             self._framing = Framing.UNTIL_CLOSE if self._is_http_1_0 else CHUNKS
             self.keep_alive = self.keep_alive and not self._is_http_1_0
         head = self._head(status, content_type, length, UNBUFFERED_HEADERS if is_stream else ())
@@ -217,7 +221,7 @@ class ResponseWriter:
             head += "connection: close\r\n"
         elif self._is_http_1_0:
             head += "connection: keep-alive\r\n"
-        return f"{head}\r\n".encode("latin-1")
+        return f"{head}\r\n".encode("latin-1", "replace")  # Names of models may be of any script.
 
 
 def phrase_of(status: int) -> str:

@@ -53,11 +53,19 @@ def _without_head(text: bytes) -> bytes:
     return text
 
 
+def encoder_for(accept: str) -> tuple[Callable[[Collector], bytes], str]:
+    """Return the encoder that an Accept header asks for, and its content type; that of plain text for a malformed one."""
+    try:
+        return choose_encoder(accept)
+    except (TypeError, ValueError):  # Of a version that is no number.
+        return choose_encoder("")
+
+
 def metrics_app(registry: CollectorRegistry, is_ready: Callable[[], bool]) -> web.Application:
     """Return the application of the metrics port."""
 
     async def metrics(request: web.Request) -> web.Response:
-        encode, content_type = choose_encoder(request.headers.get("accept", ""))
+        encode, content_type = encoder_for(request.headers.get("accept", ""))
         body = await encode_in_slices(registry.collect(), encode)
         return web.Response(body=body, headers={"content-type": content_type})
 

@@ -170,7 +170,7 @@ def _allowed(fields: Body, api: Api) -> Body:
 def _check_references(body: Body) -> None:
     """Raise `Untranslatable` for tools that run at the provider, and for content that is stored there."""
     for tool in dicts(body.get("tools")):
-        if tool.get("type") not in CLIENT_TOOLS:
+        if _type_of(tool) not in CLIENT_TOOLS:
             raise Untranslatable(f"tools of type `{str(tool.get('type'))[:32]}` run at the provider, with its key")
     parts: list[object] = [body.get("messages"), body.get("input"), body.get("system")]
     while parts:
@@ -178,9 +178,15 @@ def _check_references(body: Body) -> None:
         if isinstance(part, list):
             parts.extend(part)
         elif isinstance(part, dict):
-            if part.get("type") in STORED_TYPES or not STORED_KEYS.isdisjoint(part):
+            if _type_of(part) in STORED_TYPES or not STORED_KEYS.isdisjoint(part):
                 raise Untranslatable("content that is stored at a provider (`file_id`, `item_reference`) stays unread")
             parts.extend(part[name] for name in PARTS if name in part)
+
+
+def _type_of(part: Body) -> str | None:
+    """Return the type of a part; None without one, empty where it is no text."""
+    kind = part.get("type")
+    return kind if kind is None or isinstance(kind, str) else ""
 
 
 def _limit_field(endpoint: ProviderEndpoint, api: Api) -> str:

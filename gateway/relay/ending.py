@@ -27,7 +27,7 @@ def last_events(api: Api, sent: bytes, usage: Usage, *, reason: Reason, sequence
 
     `includes_usage`: the client has requested the usage event.
     """
-    events = [event for event in _events(sent) if isinstance(event, dict)]
+    events = _dicts([*_events(sent)])
     match api:
         case Api.MESSAGES:
             return b"".join(map(_named, _end_message(events, usage, reason)))
@@ -36,6 +36,11 @@ def last_events(api: Api, sent: bytes, usage: Usage, *, reason: Reason, sequence
         case _:
             ends = _end_choices(api, events, usage if includes_usage else None, reason, sequences)
             return b"".join(map(_plain, ends)) + DONE
+
+
+def _dicts(value: object) -> list[Event]:
+    """Return the objects of a list; empty for anything else: a pod may send what its API does not have."""
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
 def _events(sent: bytes) -> Iterator[Any]:
@@ -61,7 +66,7 @@ def _named(event: Event) -> bytes:
 
 def _end_choices(api: Api, events: list[Event], usage: Usage | None, reason: Reason, sequences: int) -> Iterator[Event]:
     head = {word: value for word, value in (events[-1] if events else {}).items() if word in HEAD_FIELDS}
-    ended = {choice.get("index") for event in events for choice in event.get("choices") or () if _has_ended(choice)}
+    ended = [choice.get("index") for event in events for choice in _dicts(event.get("choices")) if _has_ended(choice)]
     nothing: Event = {"delta": {}} if api is Api.CHAT else {"text": ""}
     choices = [
         {"index": index, **nothing, "logprobs": None, "finish_reason": "length"}
@@ -97,14 +102,16 @@ def _end_message(events: list[Event], usage: Usage, reason: Reason) -> Iterator[
 
 
 def _numbered(events: list[Event], ends: Iterable[Event]) -> Iterator[Event]:
-    number = max((event.get("sequence_number", 0) for event in events), default=-1)
+    numbers = [event.get("sequence_number", 0) for event in events]
+    number = max([each for each in numbers if isinstance(each, int)], default=-1)
     for at, event in enumerate(ends, number + 1):
         yield {**event, "sequence_number": at}
 
 
 def _end_response(events: list[Event], usage: Usage, reason: Reason) -> Iterator[Event]:
-    done = [event["item"] for event in events if event.get("type") == "response.output_item.done"]
-    started = [event for event in events if event.get("type") == "response.output_item.added"]
+    of_items = [event for event in events if isinstance(event.get("item"), dict)]
+    done = [event["item"] for event in of_items if event.get("type") == "response.output_item.done"]
+    started = [event for event in of_items if event.get("type") == "response.output_item.added"]
     if len(started) > len(done):
         opened = started[-1]
         item = {**opened["item"], "status": "incomplete"}

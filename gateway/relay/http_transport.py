@@ -384,7 +384,7 @@ class HttpTransport:
         question = self._write(
             side.engine, placement.request, self._path, body, order.request_id, role=SpanRole.PREFILL
         )
-        return await call_prefill(self._pool, side.engine.pod, question, by_s)
+        return await call_prefill(self._pool, side.engine.pod, question, by_s, placement.request.api)
 
     # -- one attempt -----------------------------------------------------------------------------------------------
 

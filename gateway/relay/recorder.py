@@ -124,6 +124,7 @@ def _facts_of_end(api: Api, recorded: bytes) -> ResponseFacts:
     text = recorded[at + len(USAGE_KEY) :].decode("utf-8", "replace").lstrip()
     try:
         usage, _ = json.JSONDecoder().raw_decode(text)
-    except (ValueError, RecursionError):
+        found = msgspec.json.encode({"usage": usage})
+    except (ValueError, RecursionError):  # Also for text that UTF-8 does not have, such as half a surrogate pair.
         return ResponseFacts()
-    return read_response_facts(api, msgspec.json.encode({"usage": usage}))
+    return read_response_facts(api, found)

@@ -48,6 +48,9 @@ MAX_ERROR_BYTES = 64 << 10
 MAX_HELD_BODY_BYTES = 64 << 10
 """Bytes held of a whole body: while the client has seen none of them, another pod can still give a whole answer."""
 
+WITHOUT_ANSWER = frozenset({204, 205, 206})
+"""Statuses of success whose body is empty or a part. A request about a stored response may be answered by 204."""
+
 BUSY_STATUSES = frozenset({429, 503})
 KEY_REJECTED_STATUSES = frozenset({401, 403})
 NOT_IMPLEMENTED = 501
@@ -133,7 +136,10 @@ class Relay:
             what = "Content-Encoding" if head.is_encoded else "redirect"
             self.fail(AttemptStatus.INVALID_RESPONSE, f"The pod sent an unrequested {what}.")
             return None
-        self.is_stream = head.content_type.startswith(EVENT_STREAM)
+        if head.status in WITHOUT_ANSWER and not isinstance(self.placement, PinnedRequest):
+            self.fail(AttemptStatus.INVALID_RESPONSE, f"The pod sent status {head.status}, which has no whole answer.")
+            return None
+        self.is_stream = head.content_type[: len(EVENT_STREAM)].lower() == EVENT_STREAM
         return self._open_body(head)
 
     def _open_body(self, head: ResponseHead) -> ResponseBodyHandler | None:

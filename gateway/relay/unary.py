@@ -17,7 +17,8 @@ from gateway.relay.pod_errors import read_error
 from gateway.relay.relay import BUSY_STATUSES, KEY_REJECTED_STATUSES
 from gateway.relay.upstream_connection import ResponseBodyHandler, ResponseHead
 from gateway.relay.upstream_pool import PoolIsFull, UpstreamPool, no_connection
-from routing.request import Usage
+from routing.reading.responses import ReportedUsage, usage_of
+from routing.request import Api
 
 MAX_RESPONSE_BYTES = 4 << 20
 """Bytes of a response at most: one token, and where some ten thousand blocks lie, or a prompt's token ids."""
@@ -147,42 +148,18 @@ def _rejected(status: int, body: bytes) -> UnaryResult:
 # -- the prefill attempt of a pair -------------------------------------------------------------------------------------
 
 
-class _CachedTokens(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class _Usage(msgspec.Struct):
-    """Usage in the fields of OpenAI's APIs, old and new, and of Anthropic's."""
-
-    prompt_tokens: int | None = None
-    input_tokens: int | None = None
-    prompt_tokens_details: _CachedTokens | None = None
-    input_tokens_details: _CachedTokens | None = None
-    cache_read_input_tokens: int | None = None
-
-    def usage(self) -> Usage | None:
-        details = self.prompt_tokens_details or self.input_tokens_details
-        cached = details.cached_tokens if details is not None else self.cache_read_input_tokens
-        read = self.prompt_tokens if self.prompt_tokens is not None else self.input_tokens
-        if read is None:
-            return None
-        # Anthropic's input tokens are those that were not read from a cache.
-        tokens = read if details is not None or self.prompt_tokens is not None else read + (cached or 0)
-        return Usage(tokens, 1, cached)
-
-
 class _PrefillResponse(msgspec.Struct):
-    usage: _Usage | None = None
+    usage: ReportedUsage | None = None
     kv_transfer_params: Any = None
 
 
 _DECODER = msgspec.json.Decoder(_PrefillResponse)
 
 
-async def call_prefill(pool: UpstreamPool, url: str, question: list[bytes], by_s: float) -> PrefillResult:
+async def call_prefill(pool: UpstreamPool, url: str, question: list[bytes], by_s: float, api: Api) -> PrefillResult:
     """Send a prefill request, head and body, and return its usage and transfer parameters by the loop time `by_s`.
 
-    Raises only `asyncio.CancelledError`.
+    `api`: whose format the response has. Raises only `asyncio.CancelledError`.
     """
     unary_result = await call_unary(pool, url, question, by_s)
     if not unary_result.is_success:
@@ -193,5 +170,6 @@ async def call_prefill(pool: UpstreamPool, url: str, question: list[bytes], by_s
         return PrefillResult(
             AttemptStatus.INVALID_RESPONSE, unary_result.status, detail="The pod's prefill response is not JSON."
         )
-    usage = response.usage.usage() if response.usage is not None else None
-    return PrefillResult(AttemptStatus.OK, unary_result.status, response.kv_transfer_params, usage)
+    return PrefillResult(
+        AttemptStatus.OK, unary_result.status, response.kv_transfer_params, usage_of(api, response.usage)
+    )

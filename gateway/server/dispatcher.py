@@ -89,6 +89,9 @@ class BeginTrace(Protocol):
 JSON = b"application/json"
 PLAIN = "text/plain"
 
+COALESCED_BY = (*sorted(SLO_HEADERS), *CASCADE_HEADERS)
+"""Headers that decide how soon and by which model a request is answered: where they differ, nothing is shared."""
+
 ANTHROPIC_TARGET = re.compile(rb"/v1/messages(?![^/?])")
 """Targets of Anthropic's API, also those that are not served."""
 
@@ -375,9 +378,9 @@ class HttpDispatcher:
 
         Requests of different accounts are never identical: a limit may reject one and not the other.
         """
-        caller, deadlines = incoming.caller, tuple(incoming.headers.get(name) for name in sorted(SLO_HEADERS))
+        caller, wanted = incoming.caller, tuple(map(incoming.headers.get, COALESCED_BY))
         terms = (caller.tenant.name, caller.tenant.tier.name, caller.accounts, reading.request.grants)
-        key = (*terms, endpoint.path, deadlines, reading.body)
+        key = (*terms, endpoint.path, wanted, reading.body)
         shared, started_s = self._coalescer.leader_id(key), asyncio.get_running_loop().time()
         response: CompleteResponse | RequestRejected | None = None
         try:

@@ -276,6 +276,9 @@ class ResponseFacts(Struct, frozen=True, gc=False):
 
 NO_RESPONSE_FACTS = ResponseFacts()
 
+MAX_TOKENS = (1 << 31) - 1
+"""Tokens of one request that a pod may report: 128 answers, each with a context of ten million, have fewer."""
+
 
 class CachedTokens(Struct):
     cached_tokens: int | None = None
@@ -369,10 +372,12 @@ def usage_of(api: Api, body: ReportedUsage | None) -> Usage | None:
 
 
 def _counted(prompt: int, completion: int | None, cached: CachedTokens | None) -> Usage | None:
+    """Return usage, None where a count is negative or larger than any engine can have: accounts and learned costs would
+    keep it.
+    """
     usage = Usage(prompt, completion or 0, cached.cached_tokens if cached else None)
-    if usage.prompt_tokens < 0 or usage.completion_tokens < 0 or (usage.cached_tokens or 0) < 0:
-        return None
-    return usage
+    counts = (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens or 0)
+    return usage if all(0 <= count <= MAX_TOKENS for count in counts) else None
 
 
 class CompleteChoice(Struct, gc=False):

@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import aiohttp
 import pytest
 
-from agent.agent import AgentPlan
+from agent.agent import Agent, AgentPlan
 from agent.heartbeat import HeartbeatIntervals
+from agent.server import ServerProber
 from agent.server_process import ServerCommand
+from gateway.runtime.redis_location import parse_redis_url
 from routing.facts import PodFacts, PromptLengths, Role
 from routing.pod_record import AgentRecord, RegistrationState, read_record, record_channel, record_key
 from tests.agent.node import GUARD_S, Node, VllmLike, node
@@ -239,3 +242,39 @@ async def test_beats_go_on_under_a_flood_of_load(redis: Server) -> None:
                 turn = asyncio.Event()
                 asyncio.get_running_loop().call_later(0.002, turn.set)
                 await turn.wait()
+
+
+async def test_a_server_that_cannot_be_read_hides_no_other() -> None:
+    """Whatever its command line or its files raise is reported; what answers is registered, this one without facts."""
+    reported: list[str] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, fault: reported.append(fault["message"]))
+    servers = VllmLike(), VllmLike()
+    for server in servers:
+        await server.start()
+
+    def behind(port: int) -> ServerCommand:
+        if port == servers[0].port:
+            raise RuntimeError("cannot be read")
+        return ServerCommand()
+
+    plan = AgentPlan(NAME, configured_servers=tuple(server.spot for server in servers))
+    try:
+        async with aiohttp.ClientSession() as session:
+            agent = Agent(
+                plan,
+                ServerProber(session, behind),
+                parse_redis_url("redis://127.0.0.1:1"),
+                log_event=lambda *_, **__: None,
+                clock=lambda: 0.0,
+                draw=lambda: 0.0,
+                life=1,
+            )
+            await agent.probe_all()
+    finally:
+        for server in servers:
+            await server.stop()
+    assert reported == ["exception in probe"]
+    assert {pod.url: pod.facts.version for pod in agent.record().pods} == {
+        servers[0].spot.url: None,
+        servers[1].spot.url: "0.32.0",
+    }

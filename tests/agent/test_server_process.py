@@ -45,9 +45,10 @@ def test_mooncake_has_a_bootstrap_address_where_it_prefills() -> None:
 
 
 def test_nonsense_says_nothing() -> None:
-    """A config that is no JSON, options without values, and `auto`."""
-    words = ["vllm", "serve", "--kv-transfer-config", "{", "--kv-cache-dtype", "auto", "--block-size"]
-    assert facts_from_command(words, {}, "a") == ({}, False)
+    """A config that is no JSON or nested without end, options without values, and `auto`."""
+    for config in ("{", "[" * 100_000):
+        words = ["vllm", "serve", "--kv-transfer-config", config, "--kv-cache-dtype", "auto", "--block-size"]
+        assert facts_from_command(words, {}, "a") == ({}, False)
 
 
 def test_a_server_is_distinguished_from_other_commands() -> None:

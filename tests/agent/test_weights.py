@@ -45,9 +45,15 @@ def test_a_name_is_looked_up_in_the_cache(tmp_path: Path, variables: dict[str, s
     assert facts_from_model_config(words, variables, tmp_path, None) == {"kv_bytes_per_token": 2 * 64 * 4 * 256 * 2}
 
 
-@pytest.mark.parametrize("stated", ["{", "[]", "{}", "[" * 100_000, '{"a": "' + "x" * MAX_CONFIG_BYTES + '"}'])
+ENDLESS = CONFIG | {"num_hidden_layers": 10**400}
+
+
+@pytest.mark.parametrize(
+    "stated",
+    ["{", "[]", "{}", "[" * 100_000, '{"a": "' + "x" * MAX_CONFIG_BYTES + '"}', json.dumps(ENDLESS)],
+)
 def test_what_makes_no_sense_was_not_stated(tmp_path: Path, stated: str) -> None:
-    """Broken, empty, too deep or too long."""
+    """Broken, empty, too deep, too long, or of more layers than a number of floating point can be."""
     put(tmp_path / "m", stated)
     assert facts_from_model_config(["vllm", "serve", "/m"], {}, tmp_path, None) == {}
 

@@ -64,3 +64,22 @@ def test_who_requests_fewer_gets_fewer() -> None:
 def test_what_is_no_answer_goes_on_as_it_came(event: bytes) -> None:
     """Ends, comments and what is no JSON."""
     assert LogprobFilter(Api.CHAT).filter_events(event) == event
+
+
+@pytest.mark.parametrize("api", [Api.CHAT, Api.COMPLETIONS, Api.RESPONSES])
+@pytest.mark.parametrize("max_top", [None, 2])
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        *("5", '"a"', "[1]", "[" * 900 + "]" * 900, '[{"top_logprobs":{"a":1}}]'),
+        *('{"content":true}', '{"content":[5]}', '{"content":[{"top_logprobs":{}}]}'),
+        *('{"top_logprobs":5}', '{"top_logprobs":["a",null]}'),
+    ],
+)
+def test_nothing_that_a_pod_sends_in_their_place_fails(api: Api, max_top: int | None, logprobs: str) -> None:
+    """What is no list of tokens is not the client's either: the event goes on, as JSON where it was JSON."""
+    inner = f'"logprobs":{logprobs}' if api is Api.RESPONSES else f'"choices":[{{"index":0,"logprobs":{logprobs}}}]'
+    event = f'data: {{"type":"x",{inner}}}\n\n'.encode()
+    filtered = LogprobFilter(api, max_top).filter_events(event)
+    assert filtered.startswith(b"data: {")
+    assert filtered.endswith(b"}\n\n")

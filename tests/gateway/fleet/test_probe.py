@@ -67,6 +67,13 @@ async def test_models_are_listed_with_our_key(pod: FakePod, prober: Prober) -> N
     assert pod.keys_seen == {"Bearer sk-pods"}
 
 
+@pytest.mark.parametrize("length", [0, -1, 1 << 31, 10**400])
+async def test_a_context_that_no_model_has_is_not_known(pod: FakePod, prober: Prober, length: int) -> None:
+    """Requests to all other pods of the model would be cut to it."""
+    pod.models = [{"id": "tiny", "max_model_len": length}, {"id": "x" * 257}, {"id": ""}]
+    assert (await prober.models(pod.url)).cards == (ModelCard("tiny"),)
+
+
 async def test_what_is_no_list_is_reported(pod: FakePod, prober: Prober) -> None:
     """Each case in words for an operator."""
     pod.models_status = 401

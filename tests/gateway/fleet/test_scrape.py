@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.fleet.scrape import MAX_SOURCES, EngineReading, MetricsPage, read_page
+from gateway.fleet.scrape import MAX_ENGINES, MAX_SOURCES, EngineReading, MetricsPage, read_page
 
 PAGE = b"""# HELP python_gc_objects_collected_total Objects collected during gc
 # TYPE python_gc_objects_collected_total counter
@@ -67,9 +67,9 @@ def test_a_page_without_them_says_nothing(page: bytes) -> None:
     assert read_page(page) == MetricsPage({}, None)
 
 
-@pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-Inf", b""])
-def test_values_that_are_no_numbers_are_left_out(value: bytes) -> None:
-    """Prometheus may write them; routing must not reckon with them."""
+@pytest.mark.parametrize("value", [b"NaN", b"+Inf", b"-Inf", b"", b"-1", b"1e308"])
+def test_values_that_are_no_counts_are_left_out(value: bytes) -> None:
+    """Prometheus may write them; routing must not reckon with them, nor with a sum of two that has no end."""
     assert read_page(b'vllm:num_requests_running{engine="0"} %s\n' % value) == MetricsPage({}, None)
 
 
@@ -123,3 +123,9 @@ def test_a_page_cannot_make_sources_without_end() -> None:
     counters = read_page(page).engines[0].counters
     assert len(counters) == MAX_SOURCES + 1
     assert sum(counters.values()) == 50
+
+
+def test_a_page_cannot_make_engines_without_end() -> None:
+    """Each would be an engine of the fleet, with its place in every table."""
+    page = b"".join(b'vllm:num_requests_running{engine="%d"} 1\n' % rank for rank in range(MAX_ENGINES + 50))
+    assert [*read_page(page).engines] == [*range(MAX_ENGINES)]

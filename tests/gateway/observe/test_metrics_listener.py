@@ -30,6 +30,14 @@ async def test_metrics_health_and_readiness() -> None:
         assert (await client.get("/ready")).status == 200
 
 
+async def test_a_malformed_accept_header_is_answered_with_plain_text() -> None:
+    """Anybody may send one: it is no failure of the gateway."""
+    async with TestClient(TestServer(metrics_app(CollectorRegistry(), lambda: True))) as client:
+        metrics = await client.get("/metrics", headers={"accept": "application/openmetrics-text;version=x"})
+        assert metrics.status == 200
+        assert metrics.headers["content-type"].startswith("text/plain; version=")
+
+
 async def test_it_is_read_only() -> None:
     """No other method, no other path."""
     async with TestClient(TestServer(metrics_app(CollectorRegistry(), lambda: True))) as client:

@@ -184,6 +184,16 @@ def test_what_acts_with_the_gateways_key_at_a_provider_stays(api: Api, body: dic
         outgoing_body(endpoint, api, msgspec.json.encode(body), "cloud")
 
 
+@pytest.mark.parametrize("kind", [[], {}, 5, True])
+def test_a_tool_whose_type_is_no_text_stays(kind: object) -> None:
+    """It is the client's fault, and no failure of the gateway."""
+    with pytest.raises(Untranslatable, match="tools of type"):
+        outgoing_body(ENDPOINTS[0], Api.CHAT, msgspec.json.encode({"messages": [], "tools": [{"type": kind}]}), "cloud")
+    part = {"type": "image_url", "image_url": [{"type": kind}]}
+    body = msgspec.json.encode({"messages": [{"role": "user", "content": [part]}]})
+    assert outgoing_body(ENDPOINTS[0], Api.CHAT, body, "cloud").path
+
+
 def test_tools_of_the_client_go_out() -> None:
     """With arguments of any name."""
     call = {"id": "c", "type": "function", "function": {"name": "read", "arguments": '{"file_id": "file-1"}'}}

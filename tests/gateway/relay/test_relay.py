@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.pipeline.attempt import AttemptStatus
+from gateway.pipeline.transport import PinnedRequest
 from gateway.relay.resumption import delivered_by
 from routing.reading import response_bytes as answer_bytes_of
 from routing.request import Api, Usage
@@ -130,6 +131,45 @@ def test_an_http_1_0_client_gets_a_stream_until_close() -> None:
     assert not scene.reply.keep_alive
 
 
+def test_a_stream_is_one_in_whatever_case_its_type_is_written() -> None:
+    """Media types have no case: its events go on as they come, and usage that only we asked for does not."""
+    head = STREAM_HEAD.replace(b"text/event-stream", b"Text/Event-Stream")
+    scene = staged(lambda: Scene().feed([head, chunked(chat_stream("Hi"))]))
+    assert scene.received.body == chat_event("Hi", "stop") + DONE
+    assert scene.leg.usage == Usage(42, 3, 32)
+
+
+def test_no_content_has_no_body_and_no_framing_of_one() -> None:
+    """About a stored response: a last chunk behind it would be read as the beginning of the next response."""
+
+    def play() -> Scene:
+        scene = Scene()
+        pinned = PinnedRequest(scene.placement.request, scene.placement.engine)
+        scene.relay.placement = pinned
+        return scene.feed([b"HTTP/1.1 204 No Content\r\ncontent-length: 5\r\n\r\n"])
+
+    scene = staged(play)
+    head, end, behind = scene.client.written.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 204 ")
+    assert (end, behind) == (b"\r\n\r\n", b"")
+    assert b"transfer-encoding" not in head
+    assert b"content-length" not in head
+    assert (scene.leg.end, scene.answered) == (AttemptStatus.OK, 1)
+
+
+def test_a_header_of_the_gateway_may_name_a_model_of_any_script() -> None:
+    """The tenant's policy names it; a head that cannot be written would count against each pod that answers."""
+
+    def play() -> Scene:
+        scene = Scene()
+        scene.reply.headers = (("x-hearth-downgraded-from", "模型"),)
+        return scene.feed([answer_bytes(chat_answer())])
+
+    scene = staged(play)
+    assert (scene.received.status, scene.leg.end) == (200, AttemptStatus.OK)
+    assert scene.received.headers["x-hearth-downgraded-from"] == "??"
+
+
 @pytest.mark.parametrize("status", [100, 103])
 def test_interim_answers_are_passed_over(status: int) -> None:
     """A pod that says 100 or 103 first has not answered yet."""
@@ -147,6 +187,8 @@ def test_interim_answers_are_passed_over(status: int) -> None:
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\nxyz\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\nupgrade: h2c\r\nconnection: upgrade\r\n\r\n",
         b"HTTP/1.1 302 Found\r\nlocation: http://elsewhere/\r\ncontent-length: 0\r\n\r\n",
+        b"HTTP/1.1 204 No Content\r\n\r\n",
+        b"HTTP/1.1 206 Partial Content\r\ncontent-range: bytes 0-2/9\r\ncontent-length: 3\r\n\r\nabc",
         b"HTTP/1.1 200 OK\r\ncontent-encoding: gzip\r\ncontent-length: 3\r\n\r\nabc",
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip, chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
         b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 300 + b"content-length: 0\r\n\r\n",
@@ -301,6 +343,15 @@ def test_usage_of_an_unkept_unary_answer_is_read_from_its_end() -> None:
     raw = answer_bytes({"choices": [{"text": "x" * 300_000}], "usage": USAGE, "metrics": None})
     scene = staged(lambda: Scene(kept=1000).feed(split(raw, list(range(0, len(raw), 30_000)))))
     assert scene.leg.usage == Usage(42, 3, 32)
+    assert scene.received.is_whole
+
+
+@pytest.mark.parametrize("usage", ['"\\ud800"', '{"a":"\\udc00"}', "9" * 5000, "[" * 5000, "NaN"])
+def test_usage_that_is_no_usage_is_left_out(usage: str) -> None:
+    """Half a surrogate pair, a number as long as a page, nesting without end: the answer goes on, uncounted."""
+    raw = answer_bytes(b'{"choices":[{"text":"' + b"x" * 300_000 + b'"}],"usage":' + usage.encode() + b"}")
+    scene = staged(lambda: Scene(kept=1000).feed([raw]))
+    assert (scene.leg.end, scene.leg.usage) == (AttemptStatus.OK, None)
     assert scene.received.is_whole
 
 

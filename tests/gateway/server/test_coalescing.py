@@ -84,13 +84,16 @@ async def test_one_generation_answers_all_who_ask_the_same() -> None:
         (a_draw(), a_draw(user="x"), {}, by_key),
         (a_draw(), a_draw(), {"authorization": "Bearer other"}, by_key),
         (a_draw(), a_draw(), {"x_hearth_ttft_ms": "100"}, by_key),
+        (a_draw(), a_draw(), {"x_hearth_cascade_min_model": "large"}, by_key),
         (a_draw(), a_draw(), {"authorization": "Bearer ann"}, by_user),
     ],
 )
 async def test_what_is_not_surely_the_same_is_called_again(
     one: Any, other: Any, headers: dict[str, str], identify: Identify
 ) -> None:
-    """Not allowed, drawn at random, streamed, asked otherwise, by another tenant, wanted sooner, paid by another."""
+    """Not allowed, drawn at random, streamed, asked otherwise, by another tenant, wanted sooner or of a larger model,
+    paid by another.
+    """
     answer_now = asyncio.Event()
     async with a_rig(identify=identify) as rig:
         rig.pod.plays([answer_now, STREAM_HEAD + chunked(chat_stream("Hi")) if one.get("stream") else GOOD])
