@@ -231,7 +231,7 @@ NO_ACTUATORS = {
 
 
 def test_what_is_no_actuator_is_left_out(package: Path) -> None:
-    """Whatever its import, its name or its construction raise, an exit included: the gateway starts, with the others."""
+    """Whatever its import, its name or its construction raise, an exit included: the others are loaded."""
     points = {"first": "rebalancing:Rebalancer", **NO_ACTUATORS}
     install(package, "".join(f"{name} = {target}\n" for name, target in points.items()))
     invalidate_caches()
