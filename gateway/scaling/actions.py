@@ -86,7 +86,7 @@ def _loaded(named: object) -> LoadedActuator:
     actuator = named() if isinstance(named, type) else named
     if not isinstance(actuator, Actuator) or not callable(actuator.plan):
         raise TypeError("has no name and plan")
-    name = actuator.name
+    name: object = actuator.name
     if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARS:
         raise TypeError(f"its name is not text of 1 to {MAX_NAME_CHARS} printable characters")
     return LoadedActuator(name, actuator.plan)

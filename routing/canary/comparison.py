@@ -18,8 +18,8 @@ from routing.canary.evidence import NO_EVIDENCE, DifferenceEvidence, RatioEviden
 STALE_S = 300.0
 """A request of the standing pods is compared with nothing that ends later than this after it."""
 
-MAX_KINDS = 1_024
-"""Of which the last request is kept, for each group of tenants: none takes the place of another's."""
+MAX_KINDS = 4_096
+"""Of which the last request is kept. Beyond it the group of tenants with most of them loses its oldest."""
 
 MIN_TIME_S = 1e-6
 
@@ -70,8 +70,8 @@ class PairedComparisons:
         for kind in _kinds_of(attempt):
             standing[kind] = _Standing(attempt, now_s)
             standing.move_to_end(kind)
-        while len(standing) > MAX_KINDS:
-            standing.popitem(last=False)
+        while sum(map(len, self._standing.values())) > MAX_KINDS:
+            max(self._standing.values(), key=len).popitem(last=False)
 
     def observe_canary(self, attempt: ServedAttempt, now_s: float) -> None:
         """Compare an attempt of the canary."""

@@ -169,10 +169,11 @@ class CanaryTerms:
     def __post_init__(self) -> None:
         if not self.pool and not self.revision:
             raise ValueError("pool: name the pool or the revision on trial")
-        if not MIN_SHARE <= self.traffic_share < 1 or not 0 < self.false_revert_rate < 1:
-            raise ValueError(
-                f"traffic_share, false_revert_rate: must be between 0 and 1; the share at least {MIN_SHARE:f}"
-            )
+        if not MIN_SHARE <= self.traffic_share < 1:
+            words = f"traffic_share: must be from {MIN_SHARE:f} to below 1"
+            raise ValueError(f"{words}; without the entry its pods serve like all others")
+        if not 0 < self.false_revert_rate < 1:
+            raise ValueError("false_revert_rate: must be between 0 and 1")
         if min(self.max_ttft_ratio, self.max_tpot_ratio) < 1 or self.min_comparisons < 1:
             raise ValueError("max_ttft_ratio, max_tpot_ratio, min_comparisons: must be >= 1")
         if max(self.max_ttft_ratio, self.max_tpot_ratio) > MAX_RATIO:
