@@ -95,6 +95,8 @@ class Request(Struct, frozen=True, gc=False):
     sequences: int = 1
     session: str | None = None
     continues: str | None = None
+    tenant: str | None = None
+    """Name of the tenant; None without tenants."""
     regions: frozenset[str] | None = None
     """Where it may be computed, None for anywhere."""
     pods: frozenset[str] | None = None

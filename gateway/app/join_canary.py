@@ -38,6 +38,10 @@ def try_canary(gateway: Gateway, terms: CanaryConfig, host: HostProcess) -> None
             for pod in router.fleet.pods
         }
 
+    def has_tenants() -> bool:
+        policy = gateway.keyring.policy
+        return policy is not None and len(policy.tenants) > 1
+
     controller = gateway.canary = CanaryController(
         rollout,
         router.fleet,
@@ -46,6 +50,7 @@ def try_canary(gateway: Gateway, terms: CanaryConfig, host: HostProcess) -> None
         log_event=gateway.log_event,
         clock=clock,
         wall_clock=time.time,
+        has_tenants=has_tenants,
         logs_verdicts=host.number <= 1,
     )
     draw = random.Random().random  # noqa: S311 - chooses samples

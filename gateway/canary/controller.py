@@ -21,18 +21,21 @@ from gateway.runtime.guard import restarted
 from gateway.runtime.metric_families import Family
 from routing.canary.change import OptionChange, StartedServer, change_fault, lowered_precision, option_changes
 from routing.canary.comparison import PairedComparisons, ServedAttempt
-from routing.canary.evidence import NO_EVIDENCE
-from routing.canary.rollout import CanaryUse, Rollout
+from routing.canary.evidence import NO_EVIDENCE, group_of
+from routing.canary.rollout import CanaryReason, CanaryUse, Rollout
 from routing.canary.verdict import (
     FIXES,
+    JUDGED_BY,
     NO_STATE,
     REASON_TEXTS,
+    CanaryTerms,
     Trial,
     TrialStep,
     Verdict,
     VerdictReason,
     advance,
     is_rejected,
+    judged_by,
     merged,
     summaries,
 )
@@ -79,9 +82,12 @@ class CanaryController(Collector):
         log_event: LogFunction,
         clock: Callable[[], float],
         wall_clock: Callable[[], float],
+        has_tenants: Callable[[], bool] = lambda: False,
         logs_verdicts: bool = True,
     ) -> None:
-        """`servers` returns how pods were started, by URL; `logs_verdicts`: of several workers, one logs."""
+        """`servers` returns how pods were started, by URL; `has_tenants`, whether there is more than one, so that no
+        one of them may decide alone; `logs_verdicts`: of several workers, one logs.
+        """
         self.rollout = rollout
         self.comparisons = PairedComparisons()
         self.state = NO_STATE
@@ -95,10 +101,19 @@ class CanaryController(Collector):
         self._log_event = log_event
         self._clock = clock
         self._wall_clock = wall_clock
+        self._has_tenants = has_tenants
         self._logs_verdicts = logs_verdicts
         self._has_read = False
         self._renewed_s = float("-inf")
         self._problem = ""
+        self._logged: set[VerdictReason] = set()
+        """Reasons logged since it serves its share: evidence may go back and forth between two."""
+        self._has_logged_limits = False
+
+    @property
+    def terms(self) -> CanaryTerms:
+        """The terms by which it is judged: those with which its trial began."""
+        return judged_by(self.rollout.terms, self.trial)
 
     @property
     def trial(self) -> Trial | None:
@@ -133,8 +148,12 @@ class CanaryController(Collector):
         await self._take_part(TrialStep(NO_EVIDENCE, fault is None, needs_quality))
         self.rollout.use, self.reason = self._follow(fault)
         is_awaited = self.reason is VerdictReason.NO_POD and before[1] is CanaryUse.NOTHING
+        if self.rollout.use is not before[1]:
+            self._logged.clear()
         if before != (self.reason, self.rollout.use) and self._logs_verdicts and not is_awaited:
             self._log_change()
+        if self._logs_verdicts and self.verdict is Verdict.HOLD and not self._has_logged_limits:
+            self._log_kept_limits()
 
     async def _take_part(self, step: TrialStep) -> None:
         """Add what was compared to the shared state, and read it; now and then also without news."""
@@ -143,17 +162,20 @@ class CanaryController(Collector):
         is_new = trial is None or (step.needs_quality and not trial.needs_quality)
         if self._has_read and not is_new and evidence == NO_EVIDENCE and self._clock() - self._renewed_s < RENEW_S:
             return
-        step = TrialStep(evidence, step.may_start, step.needs_quality)
+        step, is_kept = TrialStep(evidence, step.may_start, step.needs_quality), False
         try:
             self.state = await self._store.update(
                 lambda stored: advance(merged(stored or NO_STATE, known), terms, step, now_s)
             )
+            is_kept = True
         except StateUnavailable as error:
-            self.comparisons.give_back(evidence)
             if self._problem != str(error):
                 self._log_event("warning", "canary_state_unavailable", canary=terms.name, error=str(error))
             self._problem = str(error)
             return
+        finally:
+            if not is_kept:
+                self.comparisons.give_back(evidence)
         self._has_read, self._renewed_s, self._problem = True, self._clock(), ""
 
     def _follow(self, fault: VerdictReason | None) -> tuple[CanaryUse, VerdictReason]:
@@ -190,24 +212,50 @@ class CanaryController(Collector):
 
     def on_outcome(self, outcome: Outcome) -> None:
         """Compare every attempt of a request."""
-        if self.rollout.use is not CanaryUse.SHARE or outcome.tier == INTERNAL_TIER:
+        if outcome.tier == INTERNAL_TIER or not self._compares:
             return
+        is_told_apart = self._has_tenants() and not self.rollout.terms.one_tenant_decides
+        group = group_of(outcome.tenant or "") if is_told_apart else None
         for attempt in outcome.attempts:
-            engines = [name for name in (attempt.engine, attempt.prefill_engine) if name is not None]
-            pods = [self._fleet.pod(name.partition("#")[0]) for name in engines]
-            known = [pod for pod in pods if pod is not None]
-            seen = _served(attempt, outcome)
-            if seen is None or len(known) < len(pods):
+            seen, is_on_trial = _served(attempt, outcome, group), self._is_on_trial(attempt)
+            if seen is None or is_on_trial is None:
                 continue
-            if self.rollout.members(known):
+            if is_on_trial:
                 self.comparisons.observe_canary(seen, self._clock())
             else:
                 self.comparisons.observe_standing(seen, self._clock())
 
+    @property
+    def _compares(self) -> bool:
+        """Whether requests are compared: also of pods that have vanished, for they may have failed their last ones."""
+        is_without_pods = self.reason is VerdictReason.NO_POD and self.trial is not None
+        return self.rollout.use is CanaryUse.SHARE or is_without_pods
+
+    def _is_on_trial(self, attempt: AttemptReceipt) -> bool | None:
+        """Return whether pods on trial had a part in an attempt; None where pods have vanished and nothing tells."""
+        engines = [name for name in (attempt.engine, attempt.prefill_engine) if name is not None]
+        pods = [self._fleet.pod(name.partition("#")[0]) for name in engines]
+        known = [pod for pod in pods if pod is not None]
+        if len(known) == len(pods):
+            return bool(self.rollout.members(known))
+        if not attempt.canary:
+            return None
+        return attempt.canary in (CanaryReason.SHARE, CanaryReason.NO_STANDING_POD)
+
+    def _log_kept_limits(self) -> None:
+        """Report once if the configured limits are not those with which the trial began."""
+        kept, terms = self.terms, self.rollout.terms
+        limits = [
+            f"{name}: {getattr(kept, name):g}" for name in JUDGED_BY if getattr(kept, name) != getattr(terms, name)
+        ]
+        if limits:
+            self._has_logged_limits = True
+            self._log_event("warning", "canary_limits_kept", canary=terms.name, limits=limits)
+
     def _log_change(self) -> None:
         terms, trial, reason = self.rollout.terms, self.trial, self.reason
         cause, fix = REASON_TEXTS[reason], FIXES.get(reason, "")
-        evidence = [] if trial is None else [str(each) for each in summaries(terms, trial.evidence)]
+        evidence = [] if trial is None else [str(each) for each in summaries(self.terms, trial.evidence)]
         options = [str(change) for change in self.changes]
         if self.verdict is not Verdict.HOLD:
             is_bad = self.verdict is Verdict.REVERT
@@ -224,6 +272,8 @@ class CanaryController(Collector):
             self._log_event(
                 "error", "canary_rejected", canary=terms.name, reason=reason, cause=cause, options=options, fix=fix
             )
+        elif reason in self._logged:
+            return
         elif reason is VerdictReason.COLLECTING:
             self._log_event(
                 "info",
@@ -234,10 +284,12 @@ class CanaryController(Collector):
                 options=options,
             )
         else:
-            level = "warning" if reason is VerdictReason.QUALITY_MISSING else "info"
+            level = "warning" if reason in (VerdictReason.QUALITY_MISSING, VerdictReason.ONE_TENANT) else "info"
             self._log_event(
                 level, "canary_held", canary=terms.name, reason=reason, cause=cause, evidence=evidence, fix=fix
             )
+        if self.rollout.use is CanaryUse.SHARE:
+            self._logged.add(reason)
 
     def show(self) -> dict[str, Any]:
         """Return the canary as JSON values for the admin port."""
@@ -257,8 +309,8 @@ class CanaryController(Collector):
             "needs_quality": trial is not None and trial.needs_quality,
             "active_s": 0.0 if trial is None else round(trial.active_s, 3),
             "requests": {
-                name: {"offered": count.offered, "taken": count.taken}
-                for name, count in (("sessionless", self.rollout.requests), ("sessions", self.rollout.sessions))
+                name: dict(zip(("offered", "taken"), self.rollout.served(sessions=sessions), strict=True))
+                for name, sessions in (("sessionless", False), ("sessions", True))
             },
             "comparisons": [
                 {
@@ -269,7 +321,7 @@ class CanaryController(Collector):
                     "limit": each.limit,
                     "e_value": round(each.e_value, 3),
                 }
-                for each in summaries(terms, evidence)
+                for each in summaries(self.terms, evidence)
             ],
             "state_error": self._problem or None,
             "ended": [
@@ -280,7 +332,7 @@ class CanaryController(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
-        terms, name = self.rollout.terms, self.rollout.terms.name
+        name = self.rollout.terms.name
         verdict = GaugeMetricFamily("hearth_canary_verdict", "1 for the verdict of now.", labels=("canary", "verdict"))
         for each in Verdict:
             verdict.add_metric((name, each.value), float(each is self.verdict))
@@ -291,28 +343,28 @@ class CanaryController(Collector):
         )
         worse = GaugeMetricFamily(
             "hearth_canary_e_value",
-            "Evidence that it is worse; reverted at 4 / false_revert_rate.",
+            "Evidence that it is worse, without any one group of tenants; reverted at 4 / false_revert_rate.",
             labels=("canary", "kind"),
         )
         rounds = CounterMetricFamily("hearth_canary_comparisons", "Comparisons.", labels=("canary", "kind"))
         evidence = NO_EVIDENCE if self.trial is None else self.trial.evidence
-        for summary in summaries(terms, evidence):
+        for summary in summaries(self.terms, evidence):
             for side, value in zip(("lower", "upper"), summary.interval, strict=True):
                 if value is not None:
                     bound.add_metric((name, summary.kind, side), value)
             worse.add_metric((name, summary.kind), summary.e_value)
             rounds.add_metric((name, summary.kind), summary.comparisons)
-        counts = (self.rollout.requests, self.rollout.sessions)
+        counts = [self.rollout.served(sessions=sessions) for sessions in (False, True)]
         offered = CounterMetricFamily(
             "hearth_canary_offered_requests", "Requests that could go either way.", labels=("canary",)
         )
         taken = CounterMetricFamily("hearth_canary_requests", "Those of them that it served.", labels=("canary",))
-        offered.add_metric((name,), sum(count.offered for count in counts))
-        taken.add_metric((name,), sum(count.taken for count in counts))
+        offered.add_metric((name,), sum(count for count, _ in counts))
+        taken.add_metric((name,), sum(count for _, count in counts))
         yield from (verdict, bound, worse, rounds, offered, taken)
 
 
-def _served(attempt: AttemptReceipt, outcome: Outcome) -> ServedAttempt | None:
+def _served(attempt: AttemptReceipt, outcome: Outcome, group: int | None) -> ServedAttempt | None:
     """Return what is compared of an attempt; None where its client or the gateway ended it before its first token."""
     failed = attempt.result in BROKEN or attempt.fallback_reason not in UNPAIRED
     if not failed and attempt.result != AttemptStatus.OK and attempt.actual_ttft_s is None:
@@ -326,6 +378,7 @@ def _served(attempt: AttemptReceipt, outcome: Outcome) -> ServedAttempt | None:
         is_pair=attempt.prefill_engine is not None,
         prompt_tokens=attempt.predicted_input_tokens,
         uncached_tokens=max(0, attempt.predicted_input_tokens - cached),
+        group=group,
         failed=failed,
         ttft_s=None if failed else attempt.actual_ttft_s,
         output_tokens=tokens,

@@ -72,13 +72,21 @@ class FileStore:
                 await asyncio.sleep(LOCK_RETRY_S)
         except OSError as error:
             raise StateUnavailable(f"{self._file}: {error.strerror or error}") from error
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise StateUnavailable(
                 f"{self._file}: cannot be read as a state of canaries ({error}); remove it to start without one"
             ) from error
 
     def _update(self, change: ChangeState) -> CanaryState:
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            # On a disk that has become read-only an old verdict still holds: the file is replaced as a whole, so that
+            # reading it needs no lock.
+            stored = self._read()
+            if stored is None or change(stored) != stored:
+                raise
+            return stored
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             stored = self._read()

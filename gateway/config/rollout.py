@@ -116,6 +116,11 @@ _KEYS: Mapping[str, tuple[Parse[Any], Schema, str]] = {
         "Tokens that comparisons of answers may take, of each gateway process (default 1000000).",
     ),
     "judge_model": (text, TEXT.schema, "Model that compares answers. Absent: they are compared as text."),
+    "one_tenant_decides": (
+        flag,
+        FLAG.schema,
+        "Whether the requests of one tenant are enough for a verdict (default false; true where there is only one).",
+    ),
 }
 """Keys of a canary but its name: reader, JSON Schema and text."""
 

@@ -119,6 +119,7 @@ EVENTS: Mapping[str, str] = {
     "canary_promoted": "canary promoted: its pods serve like all others",
     "canary_reverted": "canary reverted: its pods serve no requests",
     "canary_held": "canary undecided or not begun",
+    "canary_limits_kept": "canary is judged by the limits with which its trial began",
     "canary_rejected": "canary may not be on trial as it is",
     "canary_state_unavailable": "shared state of canaries cannot be read or changed; the last verdict holds",
     "cascade_uncalibrated": "cascade has no calibration",

@@ -26,6 +26,8 @@ INTERVAL_S = 15.0
 
 MAX_PLAN_CHARS = 300
 
+MAX_NAME_CHARS = 63
+
 PLAN_S = 10.0
 """In which the plans for all actions have to be made."""
 
@@ -56,19 +58,38 @@ class PlannedAction:
         }
 
 
-def load_actuators(log_event: LogFunction) -> tuple[Actuator, ...]:
+@dataclass(frozen=True, slots=True)
+class LoadedActuator:
+    """An installed actuator. Its name is read once: code of others may raise wherever it is touched."""
+
+    name: str
+    plan: Callable[[ProposedAction], object]
+    """May raise, and may return anything."""
+
+
+def load_actuators(log_event: LogFunction) -> tuple[LoadedActuator, ...]:
     """Return the actuators of installed packages. One that cannot be loaded is logged and left out."""
-    found = []
+    found: dict[str, LoadedActuator] = {}
     for entry in entry_points(group=GROUP):
         try:
-            loaded = entry.load()
-            actuator = loaded() if isinstance(loaded, type) else loaded
-            if not isinstance(actuator, Actuator):
-                raise TypeError("has no name and plan")
-            found.append(actuator)
-        except Exception as error:  # noqa: BLE001 - a plugin must not prevent the start
-            log_event("error", "actuator_failed", actuator=entry.name, error=repr(error)[:MAX_PLAN_CHARS])
-    return tuple(found)
+            actuator = _loaded(entry.load())
+            if actuator.name in found:
+                raise ValueError(f"another actuator has the name {actuator.name!r}")
+            found[actuator.name] = actuator
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - a plugin must not prevent the start
+            log_event("error", "actuator_failed", actuator=entry.name, error=_shown(error))
+    return tuple(found.values())
+
+
+def _loaded(named: object) -> LoadedActuator:
+    """Return what an entry point names, or an instance of it. Raises TypeError where that is no actuator."""
+    actuator = named() if isinstance(named, type) else named
+    if not isinstance(actuator, Actuator) or not callable(actuator.plan):
+        raise TypeError("has no name and plan")
+    name: object = actuator.name
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARS:
+        raise TypeError(f"its name is not text of 1 to {MAX_NAME_CHARS} printable characters")
+    return LoadedActuator(name, actuator.plan)
 
 
 class ActionAdviser:
@@ -77,7 +98,7 @@ class ActionAdviser:
     def __init__(
         self,
         propose: Callable[[], Iterable[ProposedAction]],
-        actuators: Sequence[Actuator],
+        actuators: Sequence[LoadedActuator],
         log_event: LogFunction,
     ) -> None:
         self.planned: tuple[PlannedAction, ...] = ()
@@ -136,19 +157,36 @@ def _in_daemon_thread(make: Callable[[], Plans]) -> asyncio.Future[Plans]:
     return made
 
 
-def plan_actions(actions: Sequence[ProposedAction], actuators: Sequence[Actuator]) -> Plans:
-    """Return the actions with their plans, and by actuator what its last failed plan has raised."""
+def plan_actions(actions: Sequence[ProposedAction], actuators: Sequence[LoadedActuator]) -> Plans:
+    """Return the actions with their plans, and by actuator what its last failed plan has raised. Raises nothing."""
     failed: dict[str, str] = {}
     planned = []
     for action in actions:
         plans = []
         for actuator in actuators:
             try:
-                plan = actuator.plan(action)
-            except Exception as error:  # noqa: BLE001 - code of others; reported by the caller
-                failed[actuator.name] = repr(error)[:MAX_PLAN_CHARS]
+                line = _line(actuator.plan(action))
+            except (Exception, SystemExit) as error:  # noqa: BLE001 - code of others; reported by the caller
+                failed[actuator.name] = _shown(error)
                 continue
-            if plan:
-                plans.append((actuator.name, " ".join(str(plan).split())[:MAX_PLAN_CHARS]))
+            if line:
+                plans.append((actuator.name, line))
         planned.append(PlannedAction(action, tuple(plans)))
     return tuple(planned), failed
+
+
+def _line(plan: object) -> str:
+    """Return a plan as one line, empty where there is none. Raises TypeError where it is no text."""
+    if plan is None:
+        return ""
+    if not isinstance(plan, str):
+        raise TypeError(f"plan returned {type(plan).__name__} instead of text or None")
+    return " ".join(str.split(plan[: 4 * MAX_PLAN_CHARS]))[:MAX_PLAN_CHARS]
+
+
+def _shown(error: BaseException) -> str:
+    """Return what was raised, as text; its type alone where that raises too."""
+    try:
+        return repr(error)[:MAX_PLAN_CHARS]
+    except Exception:  # noqa: BLE001 - code of others
+        return type(error).__name__

@@ -1,13 +1,13 @@
 """Compares requests of a canary with requests of the standing pods, like with like.
 
-Like means: of the same model, both served by a pair or both by one engine, prompt and uncached tokens alike in powers
-of two, for times per token answers alike too. Each request of the canary is set against the last one of the standing
-pods, which is used once: as many comparisons, as many independent ones. Pure; bounded in memory.
+Like means: of the same model and group of tenants, both served by a pair or both by one engine, prompt and uncached
+tokens alike in powers of two, for times per token answers alike too. Each request of the canary is set against the last
+one of the standing pods, which is used once: as many comparisons, as many independent ones. Pure; bounded in memory.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from math import log2
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ STALE_S = 300.0
 """A request of the standing pods is compared with nothing that ends later than this after it."""
 
 MAX_KINDS = 4_096
-"""Of which the last request is kept."""
+"""Of which the last request is kept. Beyond it the group of tenants with most of them loses its oldest."""
 
 MIN_TIME_S = 1e-6
 
@@ -31,6 +31,8 @@ class ServedAttempt(Struct, frozen=True):
     is_pair: bool
     prompt_tokens: float
     uncached_tokens: float
+    group: int | None = None
+    """Of its tenant (`group_of`); None where tenants are not told apart."""
     failed: bool = False
     """By the fault of its pod."""
     ttft_s: float | None = None
@@ -58,27 +60,29 @@ class PairedComparisons:
     """Comparisons that are not yet part of the evidence that gateways share; one per gateway process."""
 
     def __init__(self) -> None:
-        self._standing: OrderedDict[_Kind, _Standing] = OrderedDict()
+        self._standing: defaultdict[int | None, OrderedDict[_Kind, _Standing]] = defaultdict(OrderedDict)
+        """By group of tenants."""
         self._pending = NO_EVIDENCE
 
     def observe_standing(self, attempt: ServedAttempt, now_s: float) -> None:
         """Note an attempt of the standing pods: the next one of the canary of its kind is compared with it."""
+        standing = self._standing[attempt.group]
         for kind in _kinds_of(attempt):
-            self._standing[kind] = _Standing(attempt, now_s)
-            self._standing.move_to_end(kind)
-        while len(self._standing) > MAX_KINDS:
-            self._standing.popitem(last=False)
+            standing[kind] = _Standing(attempt, now_s)
+            standing.move_to_end(kind)
+        while sum(map(len, self._standing.values())) > MAX_KINDS:
+            max(self._standing.values(), key=len).popitem(last=False)
 
     def observe_canary(self, attempt: ServedAttempt, now_s: float) -> None:
         """Compare an attempt of the canary."""
         for kind in _kinds_of(attempt):
-            other = self._standing.pop(kind, None)
+            other = self._standing[attempt.group].pop(kind, None)
             if other is None or now_s - other.at_s > STALE_S:
                 continue
             found = (
                 _compared_tpot(attempt, other.attempt) if kind.output is not None else _compared(attempt, other.attempt)
             )
-            self._pending += found
+            self._pending += found.of_group(attempt.group)
 
     def add_quality(self, outcome: int) -> None:
         """Add a comparison of answers to one request: 1 where the canary's is worse, -1 better, 0 alike."""

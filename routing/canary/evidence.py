@@ -3,7 +3,10 @@
 Every test is a bet that is fair, or unfavorable, unless the canary is worse (or, for the other side, better) than a
 limit. The bettor's wealth reaches 1 / error with a probability of at most `error`, however often it is looked at
 (Ville's inequality; betting as in Waudby-Smith and Ramdas). Wealth depends on counts only, not on their order. So the
-counts of all gateways are added up, and each of them finds the same verdict. Pure.
+counts of all gateways are added up, and each of them finds the same verdict.
+
+Counts are also kept by group of tenants, so that a verdict can be required without any one of them: for whatever tenant
+misbehaves, the bet without its group is one of those that must win, and is fair. Pure.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ from __future__ import annotations
 from math import ceil, exp, fsum, log, log1p
 
 from msgspec import Struct
+from msgspec.structs import replace
+from xxhash import xxh3_64_intdigest
 
 BETS = (0.1, 0.2, 0.4, 0.8)
 """Shares of its wealth that a bettor stakes: small ones find small differences, large ones large differences soon."""
@@ -24,10 +29,23 @@ MAX_CELL = 70
 DIFFERENCE_STEPS = 200
 """Steps between 0 and 1 of the bounds of a difference."""
 
+MAX_RATIO = 3.9
+"""Limits above this one could not be told from the last cell."""
+
+TENANT_GROUPS = 64
+"""Tenants are told apart by so many groups, which bounds what gateways share. Two tenants are one group with a chance
+of 1.6 %.
+"""
+
 MAX_EXPONENT = 700.0
 
 Interval = tuple[float | None, float | None]
 """Lower and upper bound; None where nothing bounds it yet."""
+
+
+def group_of(tenant: str) -> int:
+    """Return the group of a tenant, 0 to `TENANT_GROUPS` - 1: the same one on every gateway."""
+    return xxh3_64_intdigest(tenant.encode("utf-8", "surrogatepass")) % TENANT_GROUPS
 
 
 def cell_of(ratio: float) -> int:
@@ -48,6 +66,9 @@ class RatioEvidence(Struct, frozen=True, omit_defaults=True):
         for cell, count in other.counts.items():
             counts[cell] = counts.get(cell, 0) + count
         return RatioEvidence(counts)
+
+    def __sub__(self, part: RatioEvidence) -> RatioEvidence:
+        return RatioEvidence({cell: count - part.counts.get(cell, 0) for cell, count in self.counts.items()})
 
     @property
     def total(self) -> int:
@@ -91,6 +112,9 @@ class DifferenceEvidence(Struct, frozen=True, omit_defaults=True):
     def __add__(self, other: DifferenceEvidence) -> DifferenceEvidence:
         return DifferenceEvidence(self.worse + other.worse, self.better + other.better, self.same + other.same)
 
+    def __sub__(self, part: DifferenceEvidence) -> DifferenceEvidence:
+        return DifferenceEvidence(self.worse - part.worse, self.better - part.better, self.same - part.same)
+
     @property
     def total(self) -> int:
         """Return the number of comparisons."""
@@ -126,23 +150,51 @@ class DifferenceEvidence(Struct, frozen=True, omit_defaults=True):
         return lower, next((bound for bound in bounds if self.below(bound) >= bar), None)
 
 
+class GroupEvidence(Struct, frozen=True, omit_defaults=True):
+    """Comparisons of one group of tenants, which are part of those of the trial."""
+
+    ttft: RatioEvidence = RatioEvidence()
+    tpot: RatioEvidence = RatioEvidence()
+    errors: DifferenceEvidence = DifferenceEvidence()
+    """Attempts that failed by the fault of their pod."""
+
+    def __add__(self, other: GroupEvidence) -> GroupEvidence:
+        return GroupEvidence(self.ttft + other.ttft, self.tpot + other.tpot, self.errors + other.errors)
+
+
 class TrialEvidence(Struct, frozen=True, omit_defaults=True):
     """All comparisons of a trial."""
 
     ttft: RatioEvidence = RatioEvidence()
     tpot: RatioEvidence = RatioEvidence()
     errors: DifferenceEvidence = DifferenceEvidence()
-    """Attempts that failed by the fault of their pod."""
     quality: DifferenceEvidence = DifferenceEvidence()
-    """Answers to the same request."""
+    """Answers to the same request, of tenants that the operator has chosen."""
+    by_group: dict[int, GroupEvidence] = {}
+    """By group of tenants; comparisons that are in none of them are no tenant's own."""
 
     def __add__(self, other: TrialEvidence) -> TrialEvidence:
+        by_group = dict(self.by_group)
+        for group, found in other.by_group.items():
+            by_group[group] = by_group[group] + found if group in by_group else found
         return TrialEvidence(
             self.ttft + other.ttft,
             self.tpot + other.tpot,
             self.errors + other.errors,
             self.quality + other.quality,
+            by_group,
         )
+
+    def without(self, group: int) -> TrialEvidence:
+        """Return what is left without a group of tenants, which is counted in no group."""
+        part = self.by_group[group]
+        return TrialEvidence(self.ttft - part.ttft, self.tpot - part.tpot, self.errors - part.errors, self.quality)
+
+    def of_group(self, group: int | None) -> TrialEvidence:
+        """Return these comparisons as those of a group; as they are with None."""
+        if group is None:
+            return self
+        return replace(self, by_group={group: GroupEvidence(self.ttft, self.tpot, self.errors)})
 
 
 NO_EVIDENCE = TrialEvidence()

@@ -1,18 +1,21 @@
 """Which side of a canary serves a request: its pods for their share of requests, the standing pods for all others.
 
 The share is counted, not drawn: at any time the canary has had at most its share of the requests that it could serve,
-rounded down. A canary that prefills or decodes for others is paired with the standing pods of the other role. Where the
-standing pods cannot serve, the canary does, whatever its share: no request is rejected for its sake. Pure.
+rounded down. Each group of tenants has a count of its own, so that none takes another's part. A canary that prefills or
+decodes for others is paired with the standing pods of the other role. Where the standing pods cannot serve, the canary
+does, whatever its share: no request is rejected for its sake. Pure.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable
 from enum import StrEnum
 
 from msgspec import Struct
 from xxhash import xxh3_64_intdigest
 
+from routing.canary.evidence import group_of
 from routing.canary.verdict import CanaryTerms
 from routing.facts import Role
 from routing.fleet import Fleet
@@ -94,14 +97,21 @@ class Rollout:
     def __init__(self, terms: CanaryTerms) -> None:
         self.terms = terms
         self.use = CanaryUse.NOTHING
-        self.requests = ShareCount(terms.traffic_share)
-        """Requests without a session."""
-        self.sessions = ShareCount(terms.traffic_share)
-        """Requests with one. Of the sessions a share goes to the canary, each the same way while the count allows."""
+        self._counts: defaultdict[tuple[bool, int | None], ShareCount] = defaultdict(
+            lambda: ShareCount(terms.traffic_share)
+        )
+        """By whether requests have a session, and by group of tenants. Of the sessions a share goes to the canary, each
+        the same way while the count allows.
+        """
 
     def members(self, pods: Iterable[Pod]) -> list[Pod]:
         """Return those of the pods that are on trial."""
         return [pod for pod in pods if self.terms.includes(pod.pool, pod.facts.revision)]
+
+    def served(self, *, sessions: bool) -> tuple[int, int]:
+        """Return how many requests, with or without a session, could go either way, and how many the canary had."""
+        counts = [count for (has_session, _), count in self._counts.items() if has_session is sessions]
+        return sum(count.offered for count in counts), sum(count.taken for count in counts)
 
     def divide(self, fleet: Fleet, request: Request, avoid: frozenset[str]) -> Division:
         """Return which pods are left out for a request, beside those to `avoid`. Counts nothing."""
@@ -119,7 +129,8 @@ class Rollout:
         others = _replaced(on_trial, ready, members, may_pair=request.may_pair)
         if others is None or not _any_left(answering, others | avoid):
             return Division(members) if standing_serves else UNDIVIDED
-        count = self.sessions if request.session else self.requests
+        group = None if request.tenant is None else group_of(request.tenant)
+        count = self._counts[bool(request.session), group]
         if not standing_serves:
             return Division(frozenset(), CanaryReason.NO_STANDING_POD, members=members, count=count)
         if count.is_due and (not request.session or self._is_session_on_trial(request.session)):

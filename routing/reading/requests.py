@@ -184,6 +184,7 @@ def read_request(
         sequences=max(1, prompts) * fields.copies,
         session=_bounded(named, owner) if (named := session or fields.session) else None,
         continues=scoped_name(continued, owner) if continued else None,
+        tenant=owner,
         regions=terms.regions,
         grants=terms.grants,
         priority=priority,

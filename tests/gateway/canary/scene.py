@@ -28,7 +28,12 @@ class Scene:
     """Two standing pods and one on trial."""
 
     def __init__(
-        self, store: CanaryStore | None = None, terms: CanaryTerms = TERMS, roles: tuple[Role, Role, Role] | None = None
+        self,
+        store: CanaryStore | None = None,
+        terms: CanaryTerms = TERMS,
+        roles: tuple[Role, Role, Role] | None = None,
+        *,
+        has_tenants: bool = False,
     ) -> None:
         self.logged: list[tuple[str, dict[str, Any]]] = []
         self.router = Router(routings()["warm"], exact_sizes=True)
@@ -49,6 +54,7 @@ class Scene:
             log_event=lambda level, event, **fields: self.logged.append((event, {"level": level, **fields})),
             clock=lambda: self.now_s,
             wall_clock=lambda: 1e9 + self.now_s,
+            has_tenants=lambda: has_tenants,
         )
 
     @property
@@ -61,12 +67,12 @@ class Scene:
         self.now_s += after_s
         await self.controller.look()
 
-    def serve(self, number: int, slower: float = 1.0, result: str = "ok") -> str:
+    def serve(self, number: int, slower: float = 1.0, result: str = "ok", tenant: str | None = None) -> str:
         """One request from its choice to its end: times of the canary are `slower`, its end is `result`. Returns the
         pod that served it.
         """
         prompt = Prompt((1_000_000 + number,), range(500, 501), 500)
-        request = Request(f"r{number}", Api.CHAT, MODEL, prompt, stream=True)
+        request = Request(f"r{number}", Api.CHAT, MODEL, prompt, stream=True, tenant=tenant)
         placement = self.router.place(request, avoid=frozenset(), now_s=self.now_s, draw=0.5)
         pod = placement.engine.pod
         took_s = 0.1 * (slower if pod == CANARY else 1.0) * (1 + number % 7 / 100)
@@ -97,4 +103,5 @@ def an_end(request: Request, pod: str, ttft_s: float, result: str = "ok") -> Out
         duration_s=ttft_s + 1.0,
         decode_s=1.0 if is_ok else None,
         tier="default",
+        tenant=request.tenant,
     )

@@ -11,11 +11,11 @@ from gateway.canary.controller import RENEW_S
 from gateway.canary.state_store import ChangeState, MemoryStore, StateUnavailable
 from gateway.pipeline.attempt import AttemptStatus
 from routing.canary.change import StartedServer
-from routing.canary.rollout import CanaryUse
+from routing.canary.rollout import CanaryReason, CanaryUse
 from routing.canary.verdict import CanaryState, CanaryTerms, Verdict, VerdictReason
 from routing.eligible import PairingFallback
 from routing.facts import Role
-from routing.pods import PodState
+from routing.pods import EngineShape, PodState
 from routing.request import Api, Request
 from tests.gateway.canary.scene import CANARY, MODEL, STANDING, TERMS, Scene, an_end
 
@@ -78,6 +78,115 @@ async def test_a_pair_that_fails_counts_for_its_prefill_pod() -> None:
             scene.controller.on_outcome(outcome)
     await scene.look()
     assert scene.controller.reason is VerdictReason.ERRORS_WORSE
+
+
+@pytest.mark.parametrize(
+    ("slower", "result"), [(1.0, AttemptStatus.UPSTREAM_5XX), (9.0, AttemptStatus.OK)], ids=["failing", "slow"]
+)
+@pytest.mark.parametrize("has_tenants", [True, False])
+async def test_a_tenant_whose_requests_fail_at_the_canary_has_it_not_reverted(
+    has_tenants: bool, slower: float, result: AttemptStatus
+) -> None:
+    """It sends nine tenths of the requests, and what fails or is slow wherever it goes only to the canary: the trial is
+    held, with its reason. Where tenants are not told apart, or the others' requests fail too, it is reverted.
+    """
+    scene = Scene(has_tenants=has_tenants)
+    await scene.look()
+    for number in range(600):
+        is_honest = number % 10 == 0
+        tenant = f"honest{number // 10 % 4}" if is_honest else "attacker"
+        scene.serve(number, *((1.0, "ok") if is_honest else (slower, result.value)), tenant=tenant)
+        if number % 20 == 19:
+            await scene.look(0.1)
+    shown = scene.controller.show()
+    if not has_tenants:
+        assert shown["verdict"] == "revert"
+        return
+    assert (shown["verdict"], shown["reason"], shown["serves"]) == ("hold", "one_tenant", "share")
+    assert scene.events == ["canary_started", "canary_held"]
+    assert scene.logged[-1][1]["level"] == "warning"
+    for number in range(600, 1_600):
+        scene.serve(number, slower, result.value, tenant=f"honest{number % 4}")
+    await scene.look()
+    assert scene.controller.verdict is Verdict.REVERT
+
+
+async def test_one_tenant_decides_where_the_operator_says_so() -> None:
+    """Then its requests are counted like those without a tenant."""
+    scene = Scene(terms=replace(TERMS, one_tenant_decides=True), has_tenants=True)
+    await scene.look()
+    for number in range(400):
+        scene.serve(number, 3.0, tenant="acme")
+    await scene.look()
+    assert scene.controller.verdict is Verdict.REVERT
+
+
+async def test_failures_of_pods_that_vanish_count() -> None:
+    """All pods of a canary are gone from the fleet when their requests end: those have failed at the canary."""
+    scene = Scene()
+    await scene.look()
+    for number in range(40):
+        outcome = an_end(Request(f"s{number}", Api.CHAT, MODEL), STANDING[0], 0.1)
+        scene.controller.on_outcome(outcome)
+        if number == 4:
+            scene.router.remove_pod(CANARY)
+            await scene.look()
+            assert (scene.controller.reason, scene.rollout.use) == (VerdictReason.NO_POD, CanaryUse.NOTHING)
+        failed = an_end(Request(f"c{number}", Api.CHAT, MODEL), CANARY, 0.1, AttemptStatus.CONNECTION_RESET)
+        failed.attempts = (with_fields(failed.attempts[0], canary=CanaryReason.SHARE),)
+        scene.controller.on_outcome(failed)
+    await scene.look(RENEW_S + 1)
+    assert scene.controller.show()["comparisons"][2]["comparisons"] == 40
+    assert scene.controller.reason is VerdictReason.ERRORS_WORSE
+
+
+async def test_without_its_pods_a_trial_goes_on_when_they_are_back() -> None:
+    """Meanwhile the standing pods serve everything."""
+    scene = Scene()
+    await scene.look()
+    await scene.serve_many(40)
+    pod = scene.router.fleet.pod(CANARY)
+    assert pod is not None
+    scene.router.remove_pod(CANARY)
+    assert set(await scene.serve_many(40)) == set(STANDING)
+    await scene.look(60.0)
+    assert scene.events[-1] == "canary_held"
+    scene.router.put_pod(pod)
+    scene.router.reshape_pod(CANARY, [EngineShape(kv_tokens=100_000)])
+    await scene.look()
+    assert CANARY in await scene.serve_many(20)
+    assert scene.controller.show()["comparisons"][0]["comparisons"] > 10
+
+
+async def test_a_gateway_with_other_limits_is_told() -> None:
+    """The limits with which the trial began hold for both, and the second one reports them once."""
+    store = MemoryStore()
+    first = Scene(store)
+    await first.look()
+    second = Scene(store, replace(TERMS, max_ttft_ratio=2.0, min_comparisons=1))
+    for _ in range(2):
+        await second.look()
+    expected = {"level": "warning", "canary": "v2", "limits": ["max_ttft_ratio: 1.1", "min_comparisons: 50"]}
+    assert second.logged[1:] == [("canary_limits_kept", expected)]
+    assert "canary_limits_kept" not in first.events
+    assert second.controller.show()["comparisons"][0]["limit"] == 1.1
+
+
+class BrokenStore(MemoryStore):
+    """Raises what no store is known to raise."""
+
+    async def update(self, change: ChangeState) -> CanaryState:
+        """Fail."""
+        raise RuntimeError("unforeseen")
+
+
+async def test_comparisons_survive_a_store_that_raises() -> None:
+    """Whatever it raises, they are shared later."""
+    scene = Scene(BrokenStore())
+    scene.controller.comparisons.add_quality(1)
+    with pytest.raises(RuntimeError, match="unforeseen"):
+        await scene.look()
+    assert scene.controller.comparisons.take().quality.worse == 1
 
 
 async def test_requests_of_the_gateway_itself_are_not_compared() -> None:

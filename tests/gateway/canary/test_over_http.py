@@ -139,7 +139,7 @@ async def test_lower_precision_is_promoted_after_a_comparison_on_opted_in_data_o
     async with AsyncExitStack() as stack:
         pods = [(await stack.enter_async_context(running()))[0] for _ in range(2)]
         reported = [{"url": pod.url, "revision": f"v{number}"} for number, pod in enumerate(pods, 1)]
-        terms = {**TERMS, "lower_precision": True}
+        terms = {**TERMS, "lower_precision": True, "one_tenant_decides": True}
         config = write(tmp_path, reported, terms, policy=str(tmp_path / "policy.yaml"))
         gateway = await stack.enter_async_context(serving("--config", config))
         await gateway.until("canary_started")

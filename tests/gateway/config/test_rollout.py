@@ -28,13 +28,15 @@ def test_a_canary_is_read(tmp_path: Path) -> None:
     settings, root = read_settings("canaries: [{name: b, pool: fast, traffic_share: 0.1, kind: configuration}]", {})
     assert not root.errors
     assert settings.canaries == (CanaryConfig("b", pool="fast", traffic_share=0.1, kind=CanaryKind.CONFIGURATION),)
-    more = "{name: a, revision: v2, lower_precision: true, pairs_with_revision: v1, judge_model: big"
+    flags = "lower_precision: true, one_tenant_decides: true"
+    more = f"{{name: a, revision: v2, {flags}, pairs_with_revision: v1, judge_model: big"
     settings, root = read_settings(f"canaries: [{more}, state_file: {tmp_path / 'canary.json'}}}]", {})
     assert not root.errors
     assert settings.canaries == (
         CanaryConfig(
             *("a", None, "v2"),
             lower_precision=True,
+            one_tenant_decides=True,
             pairs_with_revision="v1",
             judge_model="big",
             state_file=tmp_path / "canary.json",
@@ -75,9 +77,17 @@ def test_a_second_canary_is_rejected(tmp_path: Path) -> None:
             "canaries[0].kind: `config` is none of release, configuration (did you mean `configuration`?)",
         ),
         ("canaries: [{name: a, pool: p, max_duration_s: 0}]", "canaries[0]: max_duration_s: must be above 0"),
+        *(
+            (
+                f"canaries: [{{name: a, pool: p, traffic_share: {share}}}]",
+                "canaries[0]: traffic_share: must be from 0.000001 to below 1; without the entry its pods serve like all "
+                "others",
+            )
+            for share in (0, 1, 2)
+        ),
         (
-            "canaries: [{name: a, pool: p, traffic_share: 2}]",
-            "canaries[0]: traffic_share, false_revert_rate: must be between 0 and 1",
+            "canaries: [{name: a, pool: p, max_tpot_ratio: 5}]",
+            "canaries[0]: max_ttft_ratio, max_tpot_ratio: must be at most 3.9",
         ),
     ],
 )

@@ -25,7 +25,7 @@ def test_like_requests_are_compared() -> None:
 
 @pytest.mark.parametrize(
     "other",
-    [{"model": "n"}, {"is_pair": True}, {"prompt_tokens": 4_000.0}, {"uncached_tokens": 50.0}],
+    [{"group": 3}, {"model": "n"}, {"is_pair": True}, {"prompt_tokens": 4_000.0}, {"uncached_tokens": 50.0}],
     ids=lambda other: next(iter(other)),
 )
 def test_requests_of_another_kind_are_not(other: dict[str, object]) -> None:
@@ -78,6 +78,31 @@ def test_what_could_not_be_shared_is_kept() -> None:
     compared.add_quality(0)
     compared.give_back(taken)
     assert compared.take() == TrialEvidence(quality=DifferenceEvidence(worse=1, same=1))
+
+
+def test_comparisons_are_counted_for_their_group() -> None:
+    """And in the sum."""
+    compared = PairedComparisons()
+    for group in (2, 2, 5):
+        compared.observe_standing(replace(CHAT, group=group), 0.0)
+        compared.observe_canary(replace(CHAT, group=group, ttft_s=0.3), 1.0)
+    found = compared.take()
+    assert {group: part.ttft.total for group, part in found.by_group.items()} == {2: 2, 5: 1}
+    assert (found.ttft.total, found.without(2).ttft.total, found.without(2).errors) == (
+        3,
+        1,
+        DifferenceEvidence(same=1),
+    )
+
+
+def test_one_group_takes_no_place_of_another() -> None:
+    """Whatever it sends, the last requests of the others are kept."""
+    compared = PairedComparisons()
+    compared.observe_standing(replace(CHAT, group=1), 0.0)
+    for number in range(MAX_KINDS + 10):
+        compared.observe_standing(replace(CHAT, group=2, model=str(number)), 0.0)
+    compared.observe_canary(replace(CHAT, group=1), 1.0)
+    assert compared.take().ttft.total == 1
 
 
 def test_memory_is_bounded() -> None:

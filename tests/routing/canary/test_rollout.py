@@ -114,6 +114,20 @@ def test_a_session_goes_the_same_way() -> None:
     assert taken > 300
 
 
+def test_one_tenant_takes_no_share_of_another() -> None:
+    """One whose sessions all belong to the canary has the share of its own requests there, and so have the others."""
+    router = router_of({"a1": V1, "b1": V2}, 0.2)
+    probe = router_of({"a1": V1, "b1": V2}, 0.2).rollout
+    assert probe is not None
+    chosen = [name for name in map(str, range(2_000)) if probe._is_session_on_trial(name)][:40]
+    taken = dict.fromkeys(("greedy", "modest"), 0)
+    for number in range(400):
+        tenant = "modest" if number % 4 == 0 else "greedy"
+        sent = request(number, session=chosen[number % 40], tenant=tenant)
+        taken[tenant] += serve(router, sent)[0] == "b1"
+    assert taken == {"greedy": 60, "modest": 20}
+
+
 def test_who_was_reverted_serves_nothing_and_who_was_promoted_serves_like_all() -> None:
     """Unless there is no other pod: no request is rejected for a canary's sake."""
     router = router_of({"a1": V1, "b1": V2})
@@ -140,7 +154,7 @@ def test_requests_for_named_pods_go_there() -> None:
     use(router.rollout, CanaryUse.NOTHING)
     assert serve(router, request(0, pods=frozenset({"http://b1"}))) == ("b1", None)
     assert router.rollout is not None
-    assert router.rollout.requests.offered == 0
+    assert router.rollout.served(sessions=False) == (0, 0)
 
 
 def test_a_full_canary_keeps_no_request_waiting() -> None:
@@ -200,6 +214,6 @@ def test_what_a_canary_did_not_serve_is_not_counted_as_its() -> None:
     served = {serve(router, request(number, 20)) for number in range(10)}
     assert served == {("d1", CanaryReason.STANDING), ("d1", CanaryReason.NOT_CHOSEN)}
     assert router.rollout is not None
-    assert (router.rollout.requests.offered, router.rollout.requests.taken) == (10, 0)
+    assert router.rollout.served(sessions=False) == (10, 0)
     alone = replace(request(11), is_single_engine=True)
     assert serve(router, alone) == ("d1", None)

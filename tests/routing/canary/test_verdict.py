@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as with_changes
 from random import Random
 
 import msgspec
@@ -15,6 +16,7 @@ from routing.canary.evidence import NO_EVIDENCE, DifferenceEvidence, RatioEviden
 from routing.canary.verdict import (
     ABANDONED_S,
     FIXES,
+    JUDGED_BY,
     MAX_ENDED,
     NO_STATE,
     REASON_TEXTS,
@@ -26,6 +28,7 @@ from routing.canary.verdict import (
     VerdictReason,
     advance,
     judge,
+    judged_by,
     merged,
     shown_within,
     summaries,
@@ -103,7 +106,8 @@ def test_a_trial_runs_and_ends() -> None:
     """It starts when it may, holds, and its verdict is kept with its evidence."""
     assert advance(NO_STATE, TERMS, step(may_start=False), 0.0) is NO_STATE
     state = advance(NO_STATE, TERMS, step(), 0.0)
-    assert (state.running, state.of(ID)) == (ID, Trial("v2"))
+    limits = {name: getattr(TERMS, name) for name in JUDGED_BY}
+    assert (state.running, state.of(ID)) == (ID, Trial("v2", limits))
     ended = advance(state, TERMS, step(GOOD), 10.0).of(ID)
     assert ended is not None
     assert (ended.verdict, ended.reason, ended.active_s) == (Verdict.PROMOTE, VerdictReason.AS_GOOD, 10.0)
@@ -193,6 +197,88 @@ def test_verdicts_that_are_kept_are_bounded() -> None:
     assert list(state.ended) == [CanaryTerms(str(number), pool="p").identity for number in range(5, MAX_ENDED + 5)]
 
 
+def of_groups(**evidence: TrialEvidence) -> TrialEvidence:
+    """The evidence of several groups of tenants together; `all` is no tenant's own."""
+    total = NO_EVIDENCE
+    for name, found in evidence.items():
+        total += found.of_group(None if name == "all" else int(name[1:]))
+    return total
+
+
+MANY_SLOW = TrialEvidence(RatioEvidence({20: 4_000}), RatioEvidence({70: 4_000}))
+SHORT = with_changes(TERMS, max_duration_s=600.0)
+FAILING = TrialEvidence(errors=DifferenceEvidence(worse=400))
+SOUND = TrialEvidence(RatioEvidence({-3: 200}), RatioEvidence({-3: 200}), DifferenceEvidence(same=200))
+
+
+@pytest.mark.parametrize("poison", [FAILING, MANY_SLOW], ids=["failing", "slow"])
+def test_one_tenant_cannot_have_a_canary_reverted(poison: TrialEvidence) -> None:
+    """However much of it fails or is slow, nor by keeping it undecided until its time is up; several can, and one
+    where tenants are not told apart.
+    """
+    attacked = of_groups(g1=poison, g2=SOUND, g3=SOUND, g4=SOUND)
+    state = advance(NO_STATE, SHORT, step(attacked), 0.0)
+    for now_s in range(0, 900, 60):
+        state = advance(state, SHORT, step(), float(now_s))
+    assert state.trial is not None
+    assert state.trial.active_s > SHORT.max_duration_s
+    assert (state.trial.verdict, state.trial.reason) == (Verdict.HOLD, VerdictReason.ONE_TENANT)
+    several = of_groups(g2=poison, g3=poison)
+    assert advance(state, SHORT, step(several), 900.0).ended[ID].verdict is Verdict.REVERT
+    alone = advance(NO_STATE, TERMS, step(replace(attacked, by_group={})), 0.0)
+    assert alone.ended[ID].verdict is Verdict.REVERT
+
+
+def test_one_tenant_cannot_keep_a_sound_canary_from_its_time() -> None:
+    """With as many failures as successes nothing is decided: a trial that would be promoted without it is held."""
+    noise = TrialEvidence(errors=DifferenceEvidence(worse=25, same=100))
+    state = advance(NO_STATE, SHORT, step(of_groups(g1=noise, g2=SOUND, g3=SOUND)), 0.0)
+    assert state.trial is not None
+    assert state.trial.reason is VerdictReason.COLLECTING
+    for now_s in range(0, 900, 60):
+        state = advance(state, SHORT, step(), float(now_s))
+    assert state.trial is not None
+    assert (state.trial.verdict, state.trial.reason) == (Verdict.HOLD, VerdictReason.ONE_TENANT)
+
+
+def test_one_tenant_cannot_have_a_canary_promoted() -> None:
+    """Its good requests are not enough; with those of others they are."""
+    state = advance(NO_STATE, TERMS, step(of_groups(g1=GOOD)), 0.0)
+    assert state.trial is not None
+    assert (state.trial.verdict, state.trial.reason) == (Verdict.HOLD, VerdictReason.ONE_TENANT)
+    assert advance(state, TERMS, step(of_groups(g2=GOOD)), 1.0).ended[ID].verdict is Verdict.PROMOTE
+
+
+def test_groups_are_forgotten_with_the_trial() -> None:
+    """What is kept of ended trials is small."""
+    ended = advance(NO_STATE, TERMS, step(of_groups(g1=GOOD, g2=GOOD)), 0.0).ended[ID]
+    assert (ended.evidence.by_group, ended.evidence.ttft.total) == ({}, 800)
+
+
+def test_a_trial_is_judged_by_the_limits_with_which_it_began() -> None:
+    """Whatever another gateway, or this one after a restart, has configured."""
+    state = advance(NO_STATE, TERMS, step(), 0.0)
+    strict = with_changes(TERMS, max_ttft_ratio=1.0, max_duration_s=1.0, false_revert_rate=0.9)
+    slightly = TrialEvidence(ttft=RatioEvidence({4: 100}))
+    state = advance(state, strict, step(slightly), 50.0)
+    assert state.trial is not None
+    assert state.trial.verdict is Verdict.HOLD
+    assert judged_by(strict, state.trial) == TERMS
+    assert advance(NO_STATE, strict, step(slightly), 0.0).ended[ID].verdict is Verdict.REVERT
+
+
+def test_a_clock_that_was_wrong_keeps_no_other_canary_away() -> None:
+    """A renewal from next year is no renewal once the clock is right again; the trial's own time goes on too."""
+    second, year_s = CanaryTerms("v3", revision="v3"), 3.15e7
+    state = advance(advance(NO_STATE, TERMS, step(), 0.0), TERMS, step(), year_s)
+    assert advance(state, second, step(), 20.0).running == second.identity
+    for now_s in (20.0, 30.0, 40.0):
+        state = advance(state, TERMS, step(), now_s)
+    assert state.trial is not None
+    assert (state.trial.active_s, state.trial.renewed_s) == (ABANDONED_S + 20.0, 40.0)
+    assert advance(state, second, step(), 50.0) is state
+
+
 chunks = st.lists(
     st.builds(
         TrialEvidence,
@@ -216,6 +302,25 @@ def test_a_verdict_is_never_left(steps: list[TrialEvidence], data: st.DataObject
         assert trial is not None
         assert final is None or trial == final
         final = trial if trial.verdict is not Verdict.HOLD else None
+
+
+@given(chunks, chunks)
+def test_whatever_one_tenant_adds_its_evidence_decides_nothing(
+    others: list[TrialEvidence], added: list[TrialEvidence]
+) -> None:
+    """A kind of comparison that the others' requests do not show to be worse, or within its limit, is not shown so
+    with those of one more tenant.
+    """
+    total = NO_EVIDENCE
+    for number, evidence in enumerate(others):
+        total += evidence.of_group(number % 3)
+    attacked = total
+    for evidence in added:
+        attacked += evidence.of_group(7)
+    assert shown_within(TERMS, attacked) <= shown_within(TERMS, replace(total, by_group={}))
+    plain = {each.kind: each.e_value for each in summaries(TERMS, replace(total, by_group={}))}
+    for each in summaries(TERMS, attacked):
+        assert each.e_value <= plain[each.kind]
 
 
 @given(chunks, st.data())
@@ -254,6 +359,9 @@ def test_summaries_name_interval_and_limit() -> None:
     [
         {"max_duration_s": 0.0},
         {"traffic_share": 1.0},
+        {"traffic_share": 0.0},
+        {"traffic_share": 1e-7},
+        {"max_tpot_ratio": 4.0},
         {"false_revert_rate": 0.0},
         {"max_ttft_ratio": 0.9},
         {"min_comparisons": 0},
