@@ -339,7 +339,11 @@ class Admission:
         if waiter.was_placed:  # Perhaps only the rest of an answer: it shows neither its length nor its pace.
             return
         self.forecast.observe(waiter.tenant, waiter.request.model, each)
-        if self._router.peers_missing_s is not None or placement.placed_s < self._router.peers_found_s:
+        if (
+            placement.was_paused
+            or self._router.peers_missing_s is not None
+            or placement.placed_s < self._router.peers_found_s
+        ):
             return
         ledger = self._router.ledger
         running = (placement.predicted.running + ledger.in_step(placement.engine.slot, ledger.running)) / 2

@@ -342,6 +342,7 @@ class RequestPipeline:
         now_s, record = self._clock(), context.record
         try:
             if result is not None and result.end is AttemptStatus.OK:
+                placement.was_paused = result.was_paused
                 stored = scoped_name(result.response_id, context.caller.tenant.name) if result.response_id else None
                 placement.settle(result.usage, now_s, answer=result.answer, response_id=stored)
         finally:

@@ -42,6 +42,7 @@ class Placement:
         "predicted",
         "prefill",
         "request",
+        "was_paused",
     )
 
     def __init__(
@@ -77,6 +78,8 @@ class Placement:
         self._is_surprising = False
         self.canary: CanaryReason | None = None
         """Why it is on a canary's pod or was kept from one; None where no canary had a part in it."""
+        self.was_paused = False
+        """Its client read too slowly for its engine: how long its answer took teaches nothing."""
         self.predicted = predict(candidates, at)
 
     def __repr__(self) -> str:
@@ -187,7 +190,7 @@ class Placement:
             self._observe_prefill(work_tokens, held, self.first_token_s - self.placed_s)
         if usage is not None and shows_hits:
             state.learn_usage(self.request.model, self._trace, usage, grown)
-        if state.peers_missing_s is not None or self.placed_s < state.peers_found_s:
+        if self.was_paused or state.peers_missing_s is not None or self.placed_s < state.peers_found_s:
             # Requests of peers that were missing may have run beside it: what it took teaches nothing.
             decode_s = None
         if usage is not None and decode_s is not None:
