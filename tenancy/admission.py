@@ -330,7 +330,8 @@ class Admission:
         line, expected = waiter.tier_queue, waiter.charged
         if usage is None:
             was_served = placement.first_token_s is not None
-            line.fair_share.serve(waiter.tenant, 0.0 if was_served else -expected, waiter.weight)
+            had = self._had_by(waiter, placement, now_s) if placement.was_left else expected if was_served else 0.0
+            line.fair_share.serve(waiter.tenant, had - expected, waiter.weight)
             return
         cold_tokens = 0 if waiter.was_placed else usage.prompt_tokens - (usage.cached_tokens or 0)
         real = weighted_tokens(cold_tokens, usage.completion_tokens)
@@ -348,6 +349,21 @@ class Admission:
         ledger = self._router.ledger
         running = (placement.predicted.running + ledger.in_step(placement.engine.slot, ledger.running)) / 2
         self.stalls.learn(placement.charge, running, each, now_s)
+
+    def _had_by(self, waiter: WaitingRequest, placement: Placement, now_s: float) -> float:
+        """Return what a request has had when its client leaves, in weighted tokens: the part of its prompt for which
+        there was time, and the tokens for which there was time at the pace of its engine.
+        """
+        predicted, request, first_s = placement.predicted, waiter.request, placement.first_token_s
+        cold_tokens = 0.0 if waiter.was_placed else predicted.prompt_tokens - predicted.cached_tokens
+        if first_s is None:
+            left_s, own_s = placement.placed_s + predicted.ttft_s - now_s, predicted.own_prefill_s
+            done = 1 - left_s / own_s if own_s > 0 else float(left_s <= 0)
+            return weighted_tokens(cold_tokens * min(max(done, 0.0), 1.0), 0.0)
+        tokens = (now_s - first_s) / self.stalls.step_s(placement.engine.slot)
+        if request.max_tokens is not None:
+            tokens = min(tokens, request.max_tokens)
+        return weighted_tokens(cold_tokens, tokens * request.sequences)
 
     def leave(self, waiter: WaitingRequest) -> None:
         """It has ended, or has gone. Safe to call again."""
@@ -410,12 +426,20 @@ class Admission:
             late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / CLIENT_ATTEMPTS
         if late_s > 0:
             raise self.overload_rejection(waiter, now_s, late_s, draw)
-        size = waiter.request.prompt.size
-        if queue.waiting >= MAX_WAITING or queue.size + size > MAX_WAITING_BYTES:
-            rejection = self.overload_rejection(waiter, now_s, queue.backlog_s, draw)
-            raise RequestRejected(
-                Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=rejection.retry_after_s
-            )
+        if self.is_full_for(waiter) and queue.displaced_by(waiter) is None:
+            raise self.full_rejection(waiter, now_s, draw)
+
+    def is_full_for(self, waiter: WaitingRequest) -> bool:
+        """Whether its queue has no room for a request that is to wait."""
+        queue = waiter.queue
+        return queue.waiting >= MAX_WAITING or queue.size + waiter.request.prompt.size > MAX_WAITING_BYTES
+
+    def full_rejection(self, waiter: WaitingRequest, now_s: float, draw: float) -> RequestRejected:
+        """That its queue has no room: neither beside higher tiers, nor beside tenants of its tier with less."""
+        rejection = self.overload_rejection(waiter, now_s, waiter.queue.backlog_s, draw)
+        return RequestRejected(
+            Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=rejection.retry_after_s
+        )
 
     def _waiter(
         self,

@@ -154,6 +154,8 @@ class RequestPipeline:
                 context.downgrade = hook.downgrade
                 await hook.serve(self, context, transport)
             if meter is not None and context.result is not None:
+                if context.result.was_paused:
+                    meter.ignore_events()
                 meter.settle(context.usage, context.request.model)
         except RequestRejected as rejection:
             context.rejection = rejection
@@ -340,6 +342,7 @@ class RequestPipeline:
     def _settle(self, context: RequestContext, placement: Placement, result: AttemptResult | None) -> None:
         """Give back what was charged and learn from the result. `result` is None where the client has gone."""
         now_s, record = self._clock(), context.record
+        placement.was_left = result is None
         try:
             if result is not None and result.end is AttemptStatus.OK:
                 placement.was_paused = result.was_paused

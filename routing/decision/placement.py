@@ -42,6 +42,7 @@ class Placement:
         "predicted",
         "prefill",
         "request",
+        "was_left",
         "was_paused",
     )
 
@@ -78,6 +79,8 @@ class Placement:
         self._is_surprising = False
         self.canary: CanaryReason | None = None
         """Why it is on a canary's pod or was kept from one; None where no canary had a part in it."""
+        self.was_left = False
+        """Its client did not wait for the end of its answer."""
         self.was_paused = False
         """Its client read too slowly for its engine: how long its answer took teaches nothing."""
         self.predicted = predict(candidates, at)

@@ -330,8 +330,6 @@ async def test_a_client_that_reads_slowly_gets_everything() -> None:
         assert answer.is_whole
         assert answer.body == b"".join(events) + DONE
         assert rig.front.pool.idle_count == 1
-        assert rig.outcomes[0].ttft_s is not None
-        assert rig.outcomes[0].decode_s is None
 
 
 async def test_a_client_that_calls_without_reading_is_not_served_on() -> None:

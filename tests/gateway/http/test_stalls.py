@@ -129,7 +129,7 @@ async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
 
 
 async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
-    """Its pod is paused: when it reads on, the answer comes to its end."""
+    """Its pod is paused: when it reads on, the answer comes to its end, and says nothing of how fast the engine is."""
     texts = ["x" * 1000] * 4000
     async with a_rig(patience=NEVER) as rig:
         rig.front.pool.set_stall_bounds(IMPATIENT)
@@ -154,6 +154,8 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
         answer = await client.answer()
         assert answer.is_whole
         assert rig.ends == [(rig.pod.url, AttemptStatus.OK)]
+        assert rig.outcomes[0].ttft_s is not None
+        assert rig.outcomes[0].decode_s is None
 
 
 def _have_been_asked(pods: Sequence[ScriptedPod], questions: int) -> bool:
