@@ -826,8 +826,13 @@ class ReplicaState:
             state.costs.observe_decode(remote.slot, update.running, tokens, update.decode_s)
         if trace is not None and prompt_tokens and state.fleet.knows(remote.model):
             usage = Usage(prompt_tokens, update.completion_tokens, update.cached_tokens)
-            keep = state.learn_usage if remote.is_sample else state.remember_usage
-            keep(remote.model, trace, usage, _grown(trace.prompt, update) if update.grown_blocks else None)
+            grown = _grown(trace.prompt, update) if update.grown_blocks else None
+            if remote.is_sample:
+                admitted = None if remote.objective is None else remote.objective.admitted
+                tenant = None if admitted is None else admitted.tenant
+                state.learn_usage(remote.model, trace, usage, grown, tenant=tenant)
+            else:
+                state.remember_usage(remote.model, trace, usage, grown)
 
     def _apply_ended(self, origin: RemoteReplica, update: EndedUpdate, now_s: float) -> None:
         remote = origin.open.pop(update.number, None)

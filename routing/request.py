@@ -105,6 +105,16 @@ class Request(Struct, frozen=True, gc=False):
     """Scheduling priority within an engine that supports it: higher first."""
     downgraded_from: str | None = None
     """The larger model that was requested, where `model` answers in its place."""
+    tenant: str | None = None
+    """Whose it is; None without tenants."""
+    reads_cache: bool = True
+    """Its engine looks its prompt up in the prefix cache."""
+    shows_cache: bool = True
+    """Usage says how much of the prompt was cached: it is one prompt, read from the cache, and equal ones are equal to
+    the engine.
+    """
+    counts_text: bool = True
+    """The tokens of its prompt are those of its text: its client neither has the prompt cut nor brings a template."""
     retry_count: int = 0
     """How often its client says that it has asked before."""
     is_constrained: bool = False

@@ -455,7 +455,7 @@ class Admission:
         costs, tenant, ground = self._router.costs, caller.tenant.name, self._ground(request)
         if now_s >= ground.refresh_at_s:
             ground.refresh(costs, now_s)
-        tokens = request.prompt.size / ground.counter.size_per_token
+        tokens = request.prompt.size / ground.counter.size_per_token_of(tenant)
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
         if request.retry_count:
             face = request_fingerprint(request, tenant)

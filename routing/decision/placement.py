@@ -192,7 +192,9 @@ class Placement:
             work_tokens = self.predicted.work_with(held, state.costs.growth.per_token) + self.charge.unseen_tokens
             self._observe_prefill(work_tokens, held, self.first_token_s - self.placed_s)
         if usage is not None and shows_hits:
-            state.learn_usage(self.request.model, self._trace, usage, grown)
+            if not self.request.shows_cache:
+                usage = replace(usage, cached_tokens=None)
+            state.learn_usage(self.request.model, self._trace, usage, grown, self.request)
         if self.was_paused or state.peers_missing_s is not None or self.placed_s < state.peers_found_s:
             # Requests of peers that were missing may have run beside it: what it took teaches nothing.
             decode_s = None
@@ -203,7 +205,8 @@ class Placement:
                 stalled_s = state.ledger.stalled_since(self.charge, now_s)
                 state.decode_pace.observe(slot, running, tokens, decode_s, stalled_s=stalled_s)
         if state.observers is not None:
-            settlement = Settlement(usage, bool(shows_hits), grown, response_id, running, decode_s)
+            counts_prompt = bool(shows_hits) and self.request.counts_text
+            settlement = Settlement(usage, counts_prompt, grown, response_id, running, decode_s)
             state.observers.settled(self.request, self.charge, settlement)
 
     def release(self, now_s: float) -> None:

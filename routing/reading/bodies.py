@@ -144,6 +144,19 @@ class RequestBody(Struct, kw_only=True):
         """Whether it asks for something that only the engine which does both prefill and answer can give."""
         return False
 
+    @property
+    def skips_cache(self) -> bool:
+        """Whether engines compute all of the prompt, whatever they have cached."""
+        return False
+
+    @property
+    def counts_text(self) -> bool:
+        """Whether the prompt has the tokens of its text, read only where a field shapes it: it is not cut, and no
+        template or document of the client's is in it.
+        """
+        cut = (getattr(self, name, Raw()) for name in ("truncate_prompt_tokens", "chat_template", "documents"))
+        return not any(type(value) is Raw and memoryview(value) not in UNSET_VALUES for value in cut)
+
     def shaping(self) -> tuple[Raw, ...]:
         """What changes the prompt beside its text, and so separates equal texts."""
         return ()
@@ -182,6 +195,10 @@ class StreamedBody(RequestBody, kw_only=True):
 
     @property
     def is_single_engine(self) -> bool:
+        return self.skips_cache
+
+    @property
+    def skips_cache(self) -> bool:
         if not self.echo and not self.prompt_logprobs:
             return False
         return any(memoryview(value) not in UNSET_VALUES for value in (self.echo, self.prompt_logprobs))
