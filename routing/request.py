@@ -122,6 +122,8 @@ class Request(Struct, frozen=True, gc=False):
     requested_model: str | None = None
     """The model as its client named it: an alias, a cascade, or the model before a downgrade; None where unknown."""
     arrival: Arrival = Arrival()
+    is_beam_search: bool = False
+    """Its engine tells nothing of its answers before their end, streamed or not."""
     is_single_engine: bool = False
     """Its prefill and its answer belong on one engine: it asks for something of the prompt, or has failed as a pair."""
     holds_back: bool = False

@@ -20,7 +20,7 @@ from routing.demand import PrefixDemand
 from routing.fleet import Fleet
 from routing.ledger import NO_EXTERNAL_LOAD, ExternalLoad, Ledger
 from routing.observers import ObserverList, PlacementObserver, Report, report_nowhere
-from routing.pods import EngineShape, Pod
+from routing.pods import Engine, EngineShape, Pod
 from routing.prefix_index import CacheInsertion, PrefixIndex
 from routing.request import Request, Usage
 from routing.stores import KvStores
@@ -206,6 +206,11 @@ class RoutingState:
         if grown is not None:
             self.index.extend(trace, grown)
             self.counters[model].remember(grown, usage.prompt_tokens + usage.completion_tokens)
+
+    def is_in_slot(self, engine: Engine) -> bool:
+        """Whether an engine is still the one in its slot."""
+        known = self.fleet.engine(engine.name)
+        return known is not None and known.slot == engine.slot
 
     def recycle(self, slot: int) -> None:
         """Free a retired slot once nothing is charged to it, with nothing of its last engine left in it."""

@@ -246,6 +246,14 @@ class Admission:
         self._fleet_version = -1
         router.ledger.attach(self.stalls)
 
+    def set_tiers(self, tiers: Mapping[str, Tier]) -> None:
+        """Go by the tiers of another policy from now on. No engine is kept for those that it has no more."""
+        before, self.tiers = self.tiers, tiers
+        for queue in self.queues.values():
+            for name, line in queue.tier_queues.items():
+                if name in before or name in tiers:
+                    line.is_removed = name not in tiers
+
     @property
     def engine_count(self) -> int:
         """How many engines there are."""
@@ -341,7 +349,7 @@ class Admission:
             return
         self.forecast.observe(waiter.tenant, waiter.request.model, each)
         if (
-            placement.was_paused
+            placement.is_untimed
             or self._router.peers_missing_s is not None
             or placement.placed_s < self._router.peers_found_s
         ):
@@ -437,9 +445,7 @@ class Admission:
     def full_rejection(self, waiter: WaitingRequest, now_s: float, draw: float) -> RequestRejected:
         """That its queue has no room: neither beside higher tiers, nor beside tenants of its tier with less."""
         rejection = self.overload_rejection(waiter, now_s, waiter.queue.backlog_s, draw)
-        return RequestRejected(
-            Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=rejection.retry_after_s
-        )
+        return RequestRejected(Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=rejection.retry_after_s)
 
     def _waiter(
         self,

@@ -266,6 +266,8 @@ class TierQueue:
         self.fair_share = FairShare()
         self.demand = TierDemand(now_s)
         self.rate = ServiceRate(guess, tier.ttft_s, now_s)
+        self.is_removed = False
+        """The policy has no such tier any more: no engine is kept for it."""
         self.credit_s = 0.0
         """Of its floor, not yet had."""
         self.waiting = 0
@@ -299,6 +301,8 @@ class TierQueue:
         """Whether it needs all engines that are open to it, given the seconds queued on each: open is where its own
         first token would come in time. It claims what it is expected to use, up to its reserve, and never all there is.
         """
+        if self.is_removed:
+            return False
         wanted = max(self.demand.wanted(now_s), 1 if self.tier.guaranteed_share else 0)
         engines = len(ahead_s)
         claimed = min(wanted, max(1, round(self.tier.guaranteed_share * engines)), engines - 1)

@@ -142,8 +142,8 @@ def mirrored(root: Path) -> KeyContents:
 
 
 def mirror(root: Path, contents: Mapping[tuple[str, str], str]) -> int:
-    """Make the folder hold these keys and no others, but for those whose revocation Redis does not have yet. Returns how
-    many are left out, for a bad name or content.
+    """Make the folder hold these keys and no others, without those whose revocation Redis does not have yet. Returns
+    how many are left out, for a bad name or content.
     """
     held, fit = mirrored(root), {key: content for key, content in contents.items() if _is_fit(*key, content)}
     left_out = len(contents) - len(fit)

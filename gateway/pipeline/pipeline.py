@@ -156,9 +156,7 @@ class RequestPipeline:
                 context.downgrade = hook.downgrade
                 await hook.serve(self, context, transport)
             if meter is not None and context.result is not None:
-                if context.result.was_paused:
-                    meter.ignore_events()
-                meter.settle(context.usage, context.request.model)
+                _settle_meter(meter, context, context.result)
         except RequestRejected as rejection:
             context.rejection = rejection
             transport.reject(rejection)
@@ -347,7 +345,7 @@ class RequestPipeline:
         placement.was_left = result is None
         try:
             if result is not None and result.end is AttemptStatus.OK:
-                placement.was_paused = result.was_paused
+                placement.is_untimed |= result.was_paused
                 stored = scoped_name(result.response_id, context.caller.tenant.name) if result.response_id else None
                 placement.settle(result.usage, now_s, answer=result.answer, response_id=stored)
         finally:
@@ -442,6 +440,12 @@ class RequestPipeline:
 def _cause_of(cancel: asyncio.CancelledError) -> RequestRejected | None:
     """Return the rejection that a request was cancelled with; None where its client has gone."""
     return next((why for why in cancel.args if isinstance(why, RequestRejected)), None)
+
+
+def _settle_meter(meter: RequestMeter, context: RequestContext, result: AttemptResult) -> None:
+    if result.was_paused:
+        meter.ignore_events()
+    meter.settle(context.usage, context.request.model)
 
 
 def _relax_or_downgrade(context: RequestContext) -> bool:

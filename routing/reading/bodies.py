@@ -145,6 +145,11 @@ class RequestBody(Struct, kw_only=True):
         return False
 
     @property
+    def is_beam_search(self) -> bool:
+        """Whether engines keep the answers to their end, since a better one may come up."""
+        return False
+
+    @property
     def skips_cache(self) -> bool:
         """Whether engines compute all of the prompt, whatever they have cached."""
         return False
@@ -171,6 +176,7 @@ class StreamedBody(RequestBody, kw_only=True):
 
     echo: Raw = Raw()
     prompt_logprobs: Raw = Raw()
+    use_beam_search: Raw = Raw()
     response_format: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
     structured_outputs: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
 
@@ -192,6 +198,14 @@ class StreamedBody(RequestBody, kw_only=True):
     @property
     def min_output(self) -> int:
         return self.min_tokens or 0
+
+    @property
+    def is_beam_search(self) -> bool:
+        return bool(self.use_beam_search) and memoryview(self.use_beam_search) not in UNSET_VALUES
+
+    @property
+    def holds_back(self) -> bool:
+        return self.is_beam_search
 
     @property
     def is_single_engine(self) -> bool:
@@ -234,7 +248,7 @@ class ChatBody(StreamedBody, kw_only=True):
 
     @property
     def holds_back(self) -> bool:
-        return _has_tools(self.tools) or memoryview(self.include_reasoning) in HIDDEN
+        return _has_tools(self.tools) or memoryview(self.include_reasoning) in HIDDEN or self.is_beam_search
 
     @property
     def output_limit(self) -> int | None:

@@ -203,6 +203,7 @@ def read_request(
         counts_text=counts_text and api not in REPEATING,
         retry_count=retried,
         is_single_engine=fields.is_single_engine,
+        is_beam_search=fields.is_beam_search,
         holds_back=fields.holds_back,
         is_constrained=fields.is_constrained
         if fields.tools or fields.response_format or fields.structured_outputs or fields.text

@@ -228,6 +228,22 @@ def test_the_queue_is_bounded() -> None:
     assert rejected.value.reason is Reason.QUEUE_FULL
 
 
+def test_no_engine_is_kept_for_a_tier_that_a_policy_has_no_more() -> None:
+    """While it has it one engine stays open for its first request; a policy that has it again keeps one again."""
+    stage = Stage()
+    stage.admission.set_tiers({tier.name: tier for tier in (GOLD, BRONZE)})
+    first = stage.place(stage.arrive(BRONZE, 20_000))
+    with pytest.raises(NoEngineAdmissible):
+        stage.place(stage.arrive(BRONZE, 20_000))
+    stage.admission.set_tiers({BRONZE.name: BRONZE})
+    second = stage.place(stage.arrive(BRONZE, 20_000))
+    assert first.engine is not second.engine
+    second.release(0.0)
+    stage.admission.set_tiers({tier.name: tier for tier in (GOLD, BRONZE)})
+    with pytest.raises(NoEngineAdmissible):
+        stage.place(stage.arrive(BRONZE, 20_000))
+
+
 def test_a_tenant_that_fills_the_queue_has_no_other_rejected() -> None:
     """Neither one of its own tier, nor a higher tier that an engine could take; its own next request is rejected."""
     stage = Stage()

@@ -277,6 +277,18 @@ def read(text: bytes = TALK, tenant: str | None = None, **fields: object) -> Req
     return read_request(Api.COMPLETIONS, body, request_id="r", terms=DefaultParsePolicy(name=tenant)).request
 
 
+def test_a_beam_search_teaches_no_times(router: Router) -> None:
+    """All of its answer comes at once and late: its engine is neither slow at prompts nor quick at tokens."""
+    learned, step_s = experienced(router), router.costs.step_base_s[0]
+    for turn in range(100, 110):
+        placement = place(router, read(b"%d" % turn + TALK * 10, use_beam_search=True), now_s=float(turn * 100))
+        placement.first_token(turn * 100 + 60.0)
+        placement.settle(Usage(20_000, 500, 0), turn * 100 + 60.001)
+        placement.release(turn * 100 + 60.001)
+    assert router.costs.seconds_per_token[0] == learned
+    assert router.costs.step_base_s[0] == step_s
+
+
 @pytest.mark.parametrize(
     "fields", [{"prompt_logprobs": 0}, {"echo": True, "logprobs": 1}, {"prompt": [TALK.decode(), "x"]}]
 )
@@ -296,9 +308,7 @@ def test_what_an_engine_does_not_look_up_wipes_out_no_ones_prefixes(router: Rout
     assert place(router, read(b"another tenant's " * 200), now_s=9.0).predicted.cached_tokens > 0
 
 
-@pytest.mark.parametrize(
-    ("fields", "tokens"), [({"truncate_prompt_tokens": 1}, 1), ({}, 600), ({}, 40_000)]
-)
+@pytest.mark.parametrize(("fields", "tokens"), [({"truncate_prompt_tokens": 1}, 1), ({}, 600), ({}, 40_000)])
 def test_what_one_tenant_sends_makes_no_other_ones_prompts_long_or_short(
     router: Router, fields: dict[str, object], tokens: int
 ) -> None:
