@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from itertools import islice
 from typing import Generic, TypeVar
 
 from xxhash import xxh3_64_intdigest
@@ -44,25 +45,69 @@ def hashed_id(name: str) -> int:
     return xxh3_64_intdigest(name.encode(errors="surrogatepass"))
 
 
+FORGOTTEN_AT_ONCE = 64
+"""Part of the entries of an owner that are forgotten when it makes all of them too many: owners are seldom compared."""
+
+
 class LastSlots:
-    """Which engine's slot a name was last on."""
+    """Which engine's slot a name was last on. What is too much is forgotten of the owner with most names."""
 
     def __init__(self, max_entries: int) -> None:
-        self._slots: RecentMap[int, int] = RecentMap(max_entries)
+        self._max_entries = max_entries
+        self._entries: dict[str | None, OrderedDict[int, int]] = {None: OrderedDict()}
+        """By owner, the one written longest ago first."""
+        self._owners: dict[int, str] = {}
+        """Of each name that has one."""
+        self._count = 0
 
     def __len__(self) -> int:
-        return len(self._slots)
+        return self._count
 
-    def put(self, name: str, slot: int) -> None:
-        self._slots.put(hashed_id(name), slot)
+    def put(self, name: str, slot: int, owner: str | None = None) -> None:
+        """Write an entry as the newest of its owner."""
+        self.put_hashed(hashed_id(name), slot, owner)
 
-    def put_hashed(self, key: int, slot: int) -> None:
+    def put_hashed(self, key: int, slot: int, owner: str | None = None) -> None:
         """Write an entry for an id that another replica has hashed."""
-        self._slots.put(key, slot)
+        before = self._owners.get(key)
+        if before != owner:
+            self._remove(before, key)
+        entries = self._entries.get(owner)
+        if entries is None:
+            entries = self._entries[owner] = OrderedDict()
+        self._count += key not in entries
+        entries[key] = slot
+        entries.move_to_end(key)
+        if owner is not None:
+            self._owners[key] = owner
+        if self._count > self._max_entries:
+            self._forget()
 
     def get(self, name: str) -> int | None:
-        return self._slots.get(hashed_id(name))
+        key = hashed_id(name)
+        return self._entries[self._owners.get(key)].get(key)
 
     def remove_value(self, slot: int) -> None:
         """Forget every name that was on a slot."""
-        self._slots.remove_value(slot)
+        for owner, entries in list(self._entries.items()):
+            for key in [key for key, held in entries.items() if held == slot]:
+                self._remove(owner, key)
+
+    def _forget(self) -> None:
+        """Forget the oldest of the owner that has most."""
+        owner, most = max(self._entries.items(), key=_count_of)
+        for key in list(islice(most, 1 if len(self._entries) == 1 else 1 + len(most) // FORGOTTEN_AT_ONCE)):
+            self._remove(owner, key)
+
+    def _remove(self, owner: str | None, key: int) -> None:
+        entries = self._entries[owner]
+        if entries.pop(key, None) is None:
+            return
+        self._count -= 1
+        self._owners.pop(key, None)
+        if owner is not None and not entries:
+            del self._entries[owner]
+
+
+def _count_of(entry: tuple[str | None, OrderedDict[int, int]]) -> int:
+    return len(entry[1])

@@ -812,7 +812,7 @@ class ReplicaState:
                 state.index.prefill_done(trace)
             remote.is_prefill_done = True  # As of a unary response: the ledger learns it when it ends.
         if update.response is not None:
-            state.responses.put_hashed(update.response, remote.slot)
+            state.responses.put_hashed(update.response, remote.slot, _tenant_of(remote))
         if not _is_sane_settlement(update):
             self.rejected += 1
             return
@@ -825,9 +825,15 @@ class ReplicaState:
             tokens = update.completion_tokens // remote.sequences - 1
             state.costs.observe_decode(remote.slot, update.running, tokens, update.decode_s)
         if trace is not None and prompt_tokens and state.fleet.knows(remote.model):
-            usage = Usage(prompt_tokens, update.completion_tokens, update.cached_tokens)
-            keep = state.learn_usage if remote.is_sample else state.remember_usage
-            keep(remote.model, trace, usage, _grown(trace.prompt, update) if update.grown_blocks else None)
+            self._learn_usage(remote, trace, update)
+
+    def _learn_usage(self, remote: RemoteRequest, trace: CacheInsertion, update: SettledUpdate) -> None:
+        usage = Usage(update.prompt_tokens, update.completion_tokens, update.cached_tokens)
+        grown = _grown(trace.prompt, update) if update.grown_blocks else None
+        if remote.is_sample:
+            self._state.learn_usage(remote.model, trace, usage, grown, tenant=_tenant_of(remote))
+        else:
+            self._state.remember_usage(remote.model, trace, usage, grown)
 
     def _apply_ended(self, origin: RemoteReplica, update: EndedUpdate, now_s: float) -> None:
         remote = origin.open.pop(update.number, None)
@@ -908,6 +914,12 @@ class ReplicaState:
 def _link_silence_s(busy: int) -> float:
     """Return the silence of so many replicas after which the link to all of them is taken to be broken."""
     return min(MAX_SILENCE_S, MIN_SILENCE_S + SILENCE_OF_ONE_S / max(1, busy))
+
+
+def _tenant_of(remote: RemoteRequest) -> str | None:
+    """Return whose request it is; None where its gateway does not say so."""
+    admitted = None if remote.objective is None else remote.objective.admitted
+    return None if admitted is None else admitted.tenant
 
 
 def _is_sane_charge(said: OpenRequest) -> bool:

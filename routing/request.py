@@ -107,6 +107,16 @@ class Request(Struct, frozen=True, gc=False):
     """Scheduling priority within an engine that supports it: higher first."""
     downgraded_from: str | None = None
     """The larger model that was requested, where `model` answers in its place."""
+    tenant: str | None = None
+    """Whose it is; None without tenants."""
+    reads_cache: bool = True
+    """Its engine looks its prompt up in the prefix cache."""
+    shows_cache: bool = True
+    """Usage says how much of the prompt was cached: it is one prompt, read from the cache, and equal ones are equal to
+    the engine.
+    """
+    counts_text: bool = True
+    """The tokens of its prompt are those of its text: its client neither has the prompt cut nor brings a template."""
     retry_count: int = 0
     """How often its client says that it has asked before."""
     is_constrained: bool = False
@@ -114,6 +124,8 @@ class Request(Struct, frozen=True, gc=False):
     requested_model: str | None = None
     """The model as its client named it: an alias, a cascade, or the model before a downgrade; None where unknown."""
     arrival: Arrival = Arrival()
+    is_beam_search: bool = False
+    """Its engine tells nothing of its answers before their end, streamed or not."""
     is_single_engine: bool = False
     """Its prefill and its answer belong on one engine: it asks for something of the prompt, or has failed as a pair."""
     holds_back: bool = False

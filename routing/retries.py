@@ -14,6 +14,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
+
+TENANT_SHARE = 0.5
+"""Share of the balance that retries of one tenant may use up, beyond what its own requests pay in."""
 
 FIRST = "first"
 """Kind of a request's first attempt."""
@@ -62,6 +66,8 @@ class RetryBudget:
         self._share = terms.budget_ratio
         self._max_balance = terms.budget_burst / among
         self.balance = self._max_balance
+        self._of_tenants: dict[str, float] = {}
+        """What tenants may still take out for retries, where that is less than `TENANT_SHARE` of the whole."""
         self.in_flight = 0
         self.taken: Counter[RetryKind] = Counter()
         self.rejected: Counter[RetryKind] = Counter()
@@ -69,22 +75,39 @@ class RetryBudget:
     def __repr__(self) -> str:
         return f"<RetryBudget of {self.balance:.1f} retries, {self.in_flight} requests in flight>"
 
-    def begin(self) -> None:
-        """A request has come, and pays in."""
+    def begin(self, tenant: str | None = None) -> None:
+        """A request of a tenant has come, and pays in."""
         self.in_flight += 1
         self.balance = min(self._max_balance, self.balance + self._share)
+        if tenant in self._of_tenants:
+            self._set_left(tenant, self._of_tenants[tenant] + self._share)
 
     def end(self) -> None:
         """It has ended, however it did."""
         self.in_flight -= 1
 
-    def take(self, what: RetryKind) -> bool:
-        """Take an attempt out, if there is one for this."""
-        may = self.balance - 1 >= self._min_balance(what)
+    def take(self, what: RetryKind, tenant: str | None = None) -> bool:
+        """Take an attempt out, if there is one for this. Retries of one tenant leave part of the balance to others."""
+        left = inf
+        if tenant is not None and what is RetryKind.RETRY:
+            left = self._of_tenants.get(tenant, self._max_of_tenant) - 1
+        may = self.balance - 1 >= self._min_balance(what) and left >= 0
         (self.taken if may else self.rejected)[what] += 1
         if may:
             self.balance -= 1
+            if tenant is not None and left < inf:
+                self._set_left(tenant, left)
         return may
+
+    @property
+    def _max_of_tenant(self) -> float:
+        return max(1.0, TENANT_SHARE * self._max_balance)
+
+    def _set_left(self, tenant: str, left: float) -> None:
+        if left < self._max_of_tenant:
+            self._of_tenants[tenant] = left
+        else:
+            del self._of_tenants[tenant]
 
     def _min_balance(self, what: RetryKind) -> float:
         """What must be left after it."""

@@ -20,9 +20,9 @@ from routing.demand import PrefixDemand
 from routing.fleet import Fleet
 from routing.ledger import NO_EXTERNAL_LOAD, ExternalLoad, Ledger
 from routing.observers import ObserverList, PlacementObserver, Report, report_nowhere
-from routing.pods import EngineShape, Pod
+from routing.pods import Engine, EngineShape, Pod
 from routing.prefix_index import CacheInsertion, PrefixIndex
-from routing.request import Usage
+from routing.request import Request, Usage
 from routing.stores import KvStores
 from routing.tokens import DEFAULT_BYTES_PER_TOKEN, ExactCounter, TokenCounter
 
@@ -169,12 +169,26 @@ class RoutingState:
 
     # -- what placements teach, and what they leave --------------------------------------------------------------------
 
-    def learn_usage(self, model: str, trace: CacheInsertion, usage: Usage, grown: Prompt | PackedPrompt | None) -> None:
+    def learn_usage(
+        self,
+        model: str,
+        trace: CacheInsertion,
+        usage: Usage,
+        grown: Prompt | PackedPrompt | None,
+        request: Request | None = None,
+        *,
+        tenant: str | None = None,
+    ) -> None:
         """Learn from a prompt that an engine has counted: its length in tokens, and how much was really cached.
 
-        `grown` is the prompt followed by its response, where that is known.
+        `grown` is the prompt followed by its response, where that is known; `request` and `tenant`: whose it was, where
+        that is known.
         """
-        self.counters[model].learn(trace.prompt, usage.prompt_tokens)
+        counter = self.counters[model]
+        if request is None or request.counts_text:
+            counter.learn(trace.prompt, usage.prompt_tokens, tenant if request is None else request.tenant)
+        else:
+            counter.remember(trace.prompt, usage.prompt_tokens)
         if usage.cached_tokens is not None:
             self.index.correct(trace, trace.prompt.size * usage.cached_tokens / usage.prompt_tokens)
         self._remember_grown(model, trace, usage, grown)
@@ -192,6 +206,11 @@ class RoutingState:
         if grown is not None:
             self.index.extend(trace, grown)
             self.counters[model].remember(grown, usage.prompt_tokens + usage.completion_tokens)
+
+    def is_in_slot(self, engine: Engine) -> bool:
+        """Whether an engine is still the one in its slot."""
+        known = self.fleet.engine(engine.name)
+        return known is not None and known.slot == engine.slot
 
     def recycle(self, slot: int) -> None:
         """Free a retired slot once nothing is charged to it, with nothing of its last engine left in it."""

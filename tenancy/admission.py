@@ -246,6 +246,14 @@ class Admission:
         self._fleet_version = -1
         router.ledger.attach(self.stalls)
 
+    def set_tiers(self, tiers: Mapping[str, Tier]) -> None:
+        """Go by the tiers of another policy from now on. No engine is kept for those that it has no more."""
+        before, self.tiers = self.tiers, tiers
+        for queue in self.queues.values():
+            for name, line in queue.tier_queues.items():
+                if name in before or name in tiers:
+                    line.is_removed = name not in tiers
+
     @property
     def engine_count(self) -> int:
         """How many engines there are."""
@@ -330,7 +338,8 @@ class Admission:
         line, expected = waiter.tier_queue, waiter.charged
         if usage is None:
             was_served = placement.first_token_s is not None
-            line.fair_share.serve(waiter.tenant, 0.0 if was_served else -expected, waiter.weight)
+            had = self._had_by(waiter, placement, now_s) if placement.was_left else expected if was_served else 0.0
+            line.fair_share.serve(waiter.tenant, had - expected, waiter.weight)
             return
         cold_tokens = 0 if waiter.was_placed else usage.prompt_tokens - (usage.cached_tokens or 0)
         real = weighted_tokens(cold_tokens, usage.completion_tokens)
@@ -339,11 +348,30 @@ class Admission:
         if waiter.was_placed:  # Perhaps only the rest of an answer: it shows neither its length nor its pace.
             return
         self.forecast.observe(waiter.tenant, waiter.request.model, each)
-        if self._router.peers_missing_s is not None or placement.placed_s < self._router.peers_found_s:
+        if (
+            placement.is_untimed
+            or self._router.peers_missing_s is not None
+            or placement.placed_s < self._router.peers_found_s
+        ):
             return
         ledger = self._router.ledger
         running = (placement.predicted.running + ledger.in_step(placement.engine.slot, ledger.running)) / 2
         self.stalls.learn(placement.charge, running, each, now_s)
+
+    def _had_by(self, waiter: WaitingRequest, placement: Placement, now_s: float) -> float:
+        """Return what a request has had when its client leaves, in weighted tokens: the part of its prompt for which
+        there was time, and the tokens for which there was time at the pace of its engine.
+        """
+        predicted, request, first_s = placement.predicted, waiter.request, placement.first_token_s
+        cold_tokens = 0.0 if waiter.was_placed else predicted.prompt_tokens - predicted.cached_tokens
+        if first_s is None:
+            left_s, own_s = placement.placed_s + predicted.ttft_s - now_s, predicted.own_prefill_s
+            done = 1 - left_s / own_s if own_s > 0 else float(left_s <= 0)
+            return weighted_tokens(cold_tokens * min(max(done, 0.0), 1.0), 0.0)
+        tokens = (now_s - first_s) / self.stalls.step_s(placement.engine.slot)
+        if request.max_tokens is not None:
+            tokens = min(tokens, request.max_tokens)
+        return weighted_tokens(cold_tokens, tokens * request.sequences)
 
     def leave(self, waiter: WaitingRequest) -> None:
         """It has ended, or has gone. Safe to call again."""
@@ -406,12 +434,18 @@ class Admission:
             late_s += line.wait_s(waiter, now_s) + comings * (waiter.start_by_s - waiter.arrived_s) / CLIENT_ATTEMPTS
         if late_s > 0:
             raise self.overload_rejection(waiter, now_s, late_s, draw)
-        size = waiter.request.prompt.size
-        if queue.waiting >= MAX_WAITING or queue.size + size > MAX_WAITING_BYTES:
-            rejection = self.overload_rejection(waiter, now_s, queue.backlog_s, draw)
-            raise RequestRejected(
-                Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=rejection.retry_after_s
-            )
+        if self.is_full_for(waiter) and queue.displaced_by(waiter) is None:
+            raise self.full_rejection(waiter, now_s, draw)
+
+    def is_full_for(self, waiter: WaitingRequest) -> bool:
+        """Whether its queue has no room for a request that is to wait."""
+        queue = waiter.queue
+        return queue.waiting >= MAX_WAITING or queue.size + waiter.request.prompt.size > MAX_WAITING_BYTES
+
+    def full_rejection(self, waiter: WaitingRequest, now_s: float, draw: float) -> RequestRejected:
+        """That its queue has no room: neither beside higher tiers, nor beside tenants of its tier with less."""
+        rejection = self.overload_rejection(waiter, now_s, waiter.queue.backlog_s, draw)
+        return RequestRejected(Reason.QUEUE_FULL, "The admission queue is full.", retry_after_s=rejection.retry_after_s)
 
     def _waiter(
         self,
@@ -427,7 +461,7 @@ class Admission:
         costs, tenant, ground = self._router.costs, caller.tenant.name, self._ground(request)
         if now_s >= ground.refresh_at_s:
             ground.refresh(costs, now_s)
-        tokens = request.prompt.size / ground.counter.size_per_token
+        tokens = request.prompt.size / ground.counter.size_per_token_of(tenant)
         own_s = prefill_work(tokens, tokens, costs.growth.per_token) * ground.seconds_per_token
         if request.retry_count:
             face = request_fingerprint(request, tenant)

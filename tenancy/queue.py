@@ -95,6 +95,9 @@ def weighted_tokens(cold_tokens: float, output_tokens: float) -> float:
     return INPUT_PRICE * cold_tokens + OUTPUT_PRICE * output_tokens
 
 
+BYTES_PER_PLACE = 1 << 17
+"""Bytes of prompts that count as one waiting request in the room that a tenant holds."""
+
 SPARE = 64
 """Counters and entries of a heap beyond twice those that are needed, before the others are removed."""
 
@@ -263,6 +266,8 @@ class TierQueue:
         self.fair_share = FairShare()
         self.demand = TierDemand(now_s)
         self.rate = ServiceRate(guess, tier.ttft_s, now_s)
+        self.is_removed = False
+        """The policy has no such tier any more: no engine is kept for it."""
         self.credit_s = 0.0
         """Of its floor, not yet had."""
         self.waiting = 0
@@ -277,6 +282,9 @@ class TierQueue:
         self._service: dict[str | None, float] = {}
         """The service in that, over the tenant's weight: its counter will rise by this much."""
         self._heaps: dict[str | None, list[tuple[float, int, WaitingRequest]]] = {}
+        """Of each tenant, the most urgent first; some that have left stand in between."""
+        self._held: dict[str | None, tuple[int, int]] = {}
+        """Requests that wait and bytes of their prompts, by tenant."""
 
     @property
     def floor(self) -> float:
@@ -293,6 +301,8 @@ class TierQueue:
         """Whether it needs all engines that are open to it, given the seconds queued on each: open is where its own
         first token would come in time. It claims what it is expected to use, up to its reserve, and never all there is.
         """
+        if self.is_removed:
+            return False
         wanted = max(self.demand.wanted(now_s), 1 if self.tier.guaranteed_share else 0)
         engines = len(ahead_s)
         claimed = min(wanted, max(1, round(self.tier.guaranteed_share * engines)), engines - 1)
@@ -304,6 +314,8 @@ class TierQueue:
         tenant = waiter.tenant
         heappush(self._heaps.setdefault(tenant, []), (waiter.due_s, waiter.number, waiter))
         waiter.is_queued = True
+        count, size = self._held.get(tenant, (0, 0))
+        self._held[tenant] = count + 1, size + waiter.request.prompt.size
         self._work_s[tenant] = self._work_s.get(tenant, 0.0) + waiter.own_s
         self._service[tenant] = self._service.get(tenant, 0.0) + waiter.weighted_tokens / waiter.weight
         self.waiting += 1
@@ -315,15 +327,43 @@ class TierQueue:
         self.waiting -= 1
         tenant = waiter.tenant
         heap = self._heaps[tenant]
+        while heap and heap[-1][2].has_left:
+            heap.pop()
         while heap and heap[0][2].has_left:
             heappop(heap)
         if heap:
+            count, size = self._held[tenant]
+            self._held[tenant] = count - 1, size - waiter.request.prompt.size
             self._work_s[tenant] -= waiter.own_s
             self._service[tenant] -= waiter.weighted_tokens / waiter.weight
+            if len(heap) > 2 * count + SPARE:
+                heap[:] = [entry for entry in heap if not entry[2].has_left]
+                heapify(heap)
         else:
-            del self._heaps[tenant], self._work_s[tenant], self._service[tenant]
+            del self._heaps[tenant], self._held[tenant], self._work_s[tenant], self._service[tenant]
         if not self.waiting and not self.peers_waiting:
             self.credit_s = min(self.credit_s, 0.0)
+
+    def room_share(self, tenant: str | None, more: WaitingRequest | None = None) -> float:
+        """Return what a tenant holds of the room for waiting requests, over its weight: of requests or of bytes,
+        whichever is more. `more`: as if that request of the tenant waited too.
+        """
+        count, size = self._held.get(tenant, (0, 0))
+        if more is not None:
+            return _room_share(count + 1, size + more.request.prompt.size, more.weight)
+        return _room_share(count, size, self._heaps[tenant][0][2].weight) if count else 0.0
+
+    def last(self, beyond: float) -> WaitingRequest | None:
+        """Return one of the least urgent requests of the tenant that holds most of the room; None where none holds more
+        than `beyond`. One that has lost its pod is not returned.
+        """
+        for tenant in sorted(self._held, key=self.room_share, reverse=True):
+            if self.room_share(tenant) <= beyond:
+                return None
+            for _, _, waiter in reversed(self._heaps[tenant]):
+                if not (waiter.has_left or waiter.was_placed):
+                    return waiter
+        return None
 
     def heads(self) -> Iterator[WaitingRequest]:
         """The most urgent request of each tenant, the tenant with the least service first."""
@@ -400,6 +440,10 @@ class TierQueue:
         return work_s, self.fair_share.served(waiter.tenant) + service / waiter.weight
 
 
+def _room_share(count: int, size: int, weight: float) -> float:
+    return max(count, size / BYTES_PER_PLACE) / weight
+
+
 class ModelQueue:
     """All lines before one group of engines."""
 
@@ -429,6 +473,22 @@ class ModelQueue:
         waiter.tier_queue.take(waiter, now_s)
         self.waiting -= 1
         self.size -= waiter.request.prompt.size
+
+    def displaced_by(self, waiter: WaitingRequest) -> WaitingRequest | None:
+        """Return the waiting request that leaves a full queue before this one is rejected: of the lowest tier below its
+        own that holds more than its floor, else of a tenant of its own tier that holds more than its tenant would. None
+        where there is no such request.
+        """
+        own = waiter.tier_queue
+        lines = [line for line in self.tier_queues.values() if line.waiting]
+        for line in sorted(lines, key=lambda line: (not line.tier.is_best_effort, line.tier.priority)):
+            is_below = line.tier.priority < own.tier.priority
+            if not (line is own or (is_below and line.waiting > line.floor * self.waiting)):
+                continue
+            found = line.last(own.room_share(waiter.tenant, waiter) if line is own else 0.0)
+            if found is not None:
+                return found
+        return None
 
     def overdue(self, now_s: float) -> list[WaitingRequest]:
         """Requests at the heads that can no longer start in time."""

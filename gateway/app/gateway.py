@@ -146,4 +146,4 @@ class Gateway:
             self.admission_queue.set_admission(Admission(self.router))
             self.share_admission()
         if self.admission_queue.admission is not None:
-            self.admission_queue.admission.tiers = policy.tiers
+            self.admission_queue.admission.set_tiers(policy.tiers)

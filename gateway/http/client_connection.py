@@ -205,6 +205,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_stalled = True
         self._expect_reading()
         if self._reply is not None and self._reply.source is not None:
+            self._reply.was_paused = True
             self._reply.source.pause()
 
     def resume_writing(self) -> None:

@@ -79,6 +79,7 @@ class ResponseWriter:
         "request_id",
         "source",
         "task",
+        "was_paused",
         "write_chunk",
     )
 
@@ -106,6 +107,8 @@ class ResponseWriter:
         """Whether errors have the format of Anthropic's API."""
         self.has_started = False
         self.has_ended = False
+        self.was_paused = False
+        """The client has read so slowly that the pod was paused."""
         self.is_stream = False
         self.headers: tuple[tuple[str, str], ...] = ()
         """Additional headers of the response."""

@@ -142,14 +142,20 @@ def mirrored(root: Path) -> KeyContents:
 
 
 def mirror(root: Path, contents: Mapping[tuple[str, str], str]) -> int:
-    """Make the folder hold these keys and no others. Returns how many are left out, for a bad name or content."""
+    """Make the folder hold these keys and no others, without those whose revocation Redis does not have yet. Returns
+    how many are left out, for a bad name or content.
+    """
     held, fit = mirrored(root), {key: content for key, content in contents.items() if _is_fit(*key, content)}
+    left_out = len(contents) - len(fit)
+    for tenant, key_id, digest in pending_revocations(root):  # While the keys were being read Redis may have gone.
+        if fit.get((tenant, key_id), "").startswith(digest):
+            del fit[tenant, key_id]
     for key, content in fit.items():
         if held.get(key) != content:
             write_key_file(root.joinpath(*key), content)
     for key in held.keys() - fit.keys():
         root.joinpath(*key).unlink(missing_ok=True)
-    return len(contents) - len(fit)
+    return left_out
 
 
 def _is_fit(tenant: str, key_id: str, content: str) -> bool:

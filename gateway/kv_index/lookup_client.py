@@ -77,7 +77,7 @@ class CacheLookupClient:
 
     async def look_up(self, request: Request, body: bytes) -> Request:
         """Return the request with its cached tokens by engine, or unchanged where the lookup fails or is late."""
-        if not request.api.generates:
+        if not request.api.generates or not request.reads_cache:
             return request
         ticket, answer = self._start(request, body)
         if answer is None:

@@ -252,8 +252,8 @@ class RequestMeter:
     """
 
     __slots__ = (
-        *("_check_at", "_counts", "_events", "_max_output", "_per_event", "_quotas", "_reservation", "_settled"),
-        *("_tenant", "_top_up_at", "_version", "cut_reason", "is_watched", "max_tokens", "request"),
+        *("_check_at", "_counts", "_events", "_learns_events", "_max_output", "_per_event", "_quotas", "_reservation"),
+        *("_settled", "_tenant", "_top_up_at", "_version", "cut_reason", "is_watched", "max_tokens", "request"),
     )
 
     def __init__(
@@ -267,6 +267,7 @@ class RequestMeter:
         self._quotas = quotas
         self._reservation = reservation
         self._events = 0
+        self._learns_events = True
         self._settled = False
         self._tenant = tenant
         self.request = request
@@ -315,6 +316,10 @@ class RequestMeter:
         """The usage estimated so far, where the engine reports none."""
         return Usage(self._reservation.held.input_tokens, self.tokens)
 
+    def ignore_events(self) -> None:
+        """Learn nothing from the number of events: while a client does not read, engines put many tokens into one."""
+        self._learns_events = False
+
     def settle(self, usage: Usage | None, model: str) -> None:
         """Settle by the usage that the engine reports at the end of its answer. None: nothing is settled yet."""
         if usage is None:
@@ -328,7 +333,7 @@ class RequestMeter:
         )
         reservation, quotas = self._reservation, self._quotas
         reservation.settle(used, quotas.now_s(), under_load=quotas.binds_all(reservation.accounts))
-        quotas.learn(self.request, self._tenant, usage, self._events)
+        quotas.learn(self.request, self._tenant, usage, self._events if self._learns_events else 0)
 
     def close(self, *, was_carried: bool, was_served: bool) -> None:
         """Release the reservation; actual usage stays charged.

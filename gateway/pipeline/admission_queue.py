@@ -230,6 +230,7 @@ class AdmissionQueue:
 
     async def _wait(self, waiter: WaitingRequest, avoid: frozenset[str], context: RequestContext) -> Placement:
         queue, future = waiter.queue, asyncio.get_running_loop().create_future()
+        self._make_room(waiter)
         queued = self._queued[waiter.number] = QueuedRequest(waiter, avoid, future, context)
         queue.put(waiter, self._clock())
         self.wake_waiters()
@@ -246,6 +247,16 @@ class AdmissionQueue:
             if not waiter.has_left:
                 queue.take(waiter, self._clock())
                 self.wake_waiters()
+
+    def _make_room(self, waiter: WaitingRequest) -> None:
+        """Reject what has to leave a full queue for a request. Raises `RequestRejected` where nothing has to."""
+        admission = self.admission
+        while admission is not None and admission.is_full_for(waiter):
+            displaced = waiter.queue.displaced_by(waiter)
+            rejection = admission.full_rejection(displaced or waiter, self._clock(), self._draw())
+            if displaced is None:
+                raise rejection
+            self._reject(waiter.queue, displaced, rejection)
 
     def _give_back(self, placement: Placement) -> None:
         """Give back a grant whose request has left."""

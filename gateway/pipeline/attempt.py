@@ -150,6 +150,8 @@ class AttemptResult(Struct, frozen=True, gc=False):
     """As counted here, where a limit or a judge ended a stream before its engine reported usage."""
     held_s: float = 0.0
     """How long a stream was held back before its client received the first of it."""
+    was_paused: bool = False
+    """The client has read so slowly that the pod was paused: when the answer ended says nothing of the engine."""
     detail: str = ""
     """What the pod or the network reported, for log and rejection. Never prompt or answer text."""
     fallback: PairingFallback | None = None

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.admission_queue import NO_POD_POLL_S, AdmissionQueue
 from gateway.pipeline.attempt import AttemptLimits, AttemptResult, AttemptStatus, rejection_for
+from gateway.pipeline.failure_evidence import FailureEvidence
 from gateway.pipeline.record import HTTP, Frontend, Outcome, OutcomeListener
 from gateway.pipeline.request_context import MakeDowngraded, PrefixLookup, RequestContext
 from gateway.pipeline.transport import AttemptTransport
@@ -105,6 +106,7 @@ class RequestPipeline:
         self._limits, self._retries = limits, limits.retries
         self._reserve = reserve
         self._run_pair = run_pair
+        self._evidence = FailureEvidence()
         self.budget = RetryBudget(limits.retries, among=limits.processes)
 
     def report_health_to(self, health: Health) -> None:
@@ -141,7 +143,7 @@ class RequestPipeline:
         context = self._begin(request, caller, trace, frontend, objective)
         context.lookup, context.make_downgraded = lookup, make_downgraded
         meter: RequestMeter | None = None
-        self.budget.begin()
+        self.budget.begin(caller.tenant.name)
         try:
             if self._reserve is not None and caller.accounts:
                 meter = await self._reserve(request, caller)
@@ -154,7 +156,7 @@ class RequestPipeline:
                 context.downgrade = hook.downgrade
                 await hook.serve(self, context, transport)
             if meter is not None and context.result is not None:
-                meter.settle(context.usage, context.request.model)
+                _settle_meter(meter, context, context.result)
         except RequestRejected as rejection:
             context.rejection = rejection
             transport.reject(rejection)
@@ -340,8 +342,10 @@ class RequestPipeline:
     def _settle(self, context: RequestContext, placement: Placement, result: AttemptResult | None) -> None:
         """Give back what was charged and learn from the result. `result` is None where the client has gone."""
         now_s, record = self._clock(), context.record
+        placement.was_left = result is None
         try:
             if result is not None and result.end is AttemptStatus.OK:
+                placement.is_untimed |= result.was_paused
                 stored = scoped_name(result.response_id, context.caller.tenant.name) if result.response_id else None
                 placement.settle(result.usage, now_s, answer=result.answer, response_id=stored)
         finally:
@@ -363,7 +367,8 @@ class RequestPipeline:
             record.attempts += (gone,)
             return
         context.end_attempt(placement, result, now_s)
-        fallback, was_unhealthy = result.fallback or placement.fallback, self._report_health(placement, result)
+        was_unhealthy = self._report_health(placement, result, context.caller.tenant.name)
+        fallback = result.fallback or placement.fallback
         receipt = attempt_receipt(
             placement,
             result.end,
@@ -384,15 +389,26 @@ class RequestPipeline:
         if result.fallback in WITHOUT_KV or sum(map(_is_failed_pair, context.model_attempts)) >= MAX_FALLBACKS:
             context.request = replace(context.request, is_single_engine=True)
 
-    def _report_health(self, placement: Placement, result: AttemptResult) -> bool:
+    def _report_health(self, placement: Placement, result: AttemptResult, tenant: str | None) -> bool:
         """Report how its pods did. Returns whether the one that was to answer was failing others before."""
         side = placement.prefill
         if side is not None and side.done_s is not None:
             self._health(side.engine.pod, AttemptStatus.OK)
         if result.blames is not None:
-            self._health(result.blames, result.end)
+            self._report_end(result.blames, result.end, tenant)
             return False
-        return result.fallback in DECODE_PODS_OWN and bool(self._health(placement.engine.pod, result.end))
+        return result.fallback in DECODE_PODS_OWN and self._report_end(placement.engine.pod, result.end, tenant)
+
+    def _report_end(self, pod: str, end: AttemptStatus, tenant: str | None) -> bool:
+        """Report the end of an attempt, unless it says something of its tenant only. Returns whether the pod was
+        failing others before.
+        """
+        if tenant is not None:
+            if end is AttemptStatus.OK:
+                self._evidence.answered(pod, tenant, self._clock())
+            elif end.is_pod_failure and not self._evidence.counts(pod, tenant, end, self._clock()):
+                return False
+        return bool(self._health(pod, end))
 
     def may_retry(self, context: RequestContext, result: AttemptResult) -> bool:
         """Return whether another pod may answer instead, or resume the stream, after an attempt that failed.
@@ -412,7 +428,7 @@ class RequestPipeline:
             return False
         # An engine that was not reached was asked for nothing: the next attempt is still a first one.
         context.attempt_kind = kind = RetryKind.FAILOVER if result.end.is_engine_gone else RetryKind.RETRY
-        return result.end is AttemptStatus.UNREACHABLE or self.budget.take(kind)
+        return result.end is AttemptStatus.UNREACHABLE or self.budget.take(kind, context.caller.tenant.name)
 
     def _deadline(self, context: RequestContext) -> float:
         """Return the loop time by which the first byte has to come."""
@@ -424,6 +440,12 @@ class RequestPipeline:
 def _cause_of(cancel: asyncio.CancelledError) -> RequestRejected | None:
     """Return the rejection that a request was cancelled with; None where its client has gone."""
     return next((why for why in cancel.args if isinstance(why, RequestRejected)), None)
+
+
+def _settle_meter(meter: RequestMeter, context: RequestContext, result: AttemptResult) -> None:
+    if result.was_paused:
+        meter.ignore_events()
+    meter.settle(context.usage, context.request.model)
 
 
 def _relax_or_downgrade(context: RequestContext) -> bool:

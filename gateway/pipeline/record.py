@@ -119,7 +119,7 @@ class Outcome(Receipt, kw_only=True, gc=False):
     """Its trace; None without `tracing` where no valid `traceparent` came with the request."""
     group: str | None = None
     decode_s: float | None = None
-    """From its first token to its end."""
+    """From its first token to its end; None also where its client read so slowly that its pod was paused."""
     is_constrained: bool = False
     """Whether a grammar may restrict its answer: it has tools or a schema."""
     trust_domain: str | None = None

@@ -143,7 +143,9 @@ class RequestContext(Struct):
             record.finish_reason, record.usage = result.finish_reason, usage or result.counted
         if first_s is not None:
             held_s = self.held_s if self.serving_placement is not None else result.held_s if result else 0.0
-            record.ttft_s, record.decode_s = first_s - self.started_s + held_s, now_s - first_s
+            record.ttft_s = first_s - self.started_s + held_s
+            if result is None or not result.was_paused:
+                record.decode_s = now_s - first_s
         if self.objective.is_bound and record.coalesced_with is None:
             record.slo_met = self._has_met_objective(record, usage)
         return record
@@ -164,6 +166,10 @@ class RequestContext(Struct):
         if result is None or last is None or result.status >= 400:
             return None
         tokens = usage.completion_tokens // self.request.sequences if usage is not None else 0
+        if result.was_paused:  # What followed the first token waited for its client.
+            if record.ttft_s is None:
+                return None
+            tokens = min(tokens, 1)
         own_prefill_s = (last if self.serving_placement is None else self.serving_placement).predicted.own_prefill_s
         return self.objective.is_met(
             own_s=own_prefill_s, first_token_s=record.ttft_s, took_s=record.duration_s, tokens=tokens

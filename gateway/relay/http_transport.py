@@ -394,7 +394,8 @@ class HttpTransport:
         relay = self._relay(placement)
         # Not kept in a local: it holds the body, and this frame lives as long as the stream.
         stall_watch = stall_timer(pool.lateness, placement, pool.loop.time())
-        connection.send_request(relay, self._question(placement), first_byte_by_s, stall_watch)
+        let_go = placement.let_go if isinstance(placement, Placement) else None
+        connection.send_request(relay, self._question(placement), first_byte_by_s, stall_watch, let_go)
         try:
             await relay.ended
         except BaseException:

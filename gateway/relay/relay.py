@@ -255,6 +255,7 @@ class Relay:
             answer=answer,
             counted=self.metered_usage,
             held_s=self.held_back_s,
+            was_paused=self.reply.was_paused,
             detail=self.detail,
         )
 

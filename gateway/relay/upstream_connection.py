@@ -94,6 +94,10 @@ class ResponseReceiver(Protocol):
     """The connection that the response comes from, None where there is none (any more)."""
 
 
+LET_GO_S = 10.0
+"""Seconds of pause in all after which an engine is taken to have completed the answer."""
+
+
 class UpstreamExchange(Protocol):
     """One request and its response on a connection."""
 
@@ -171,6 +175,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._last_read_s = self._sent_s = self._loop.time()
         self._due_s = NEVER
         self._stall_timer: StreamWatch | None = None
+        self._let_go: Callable[[float], None] | None = None
+        self._paused_s = 0.0
+        """For how long the response in flight was paused."""
         self._reset_message()
         self.url = url
         self.was_used = False
@@ -190,16 +197,18 @@ class UpstreamConnection(asyncio.Protocol):
         question: list[bytes],
         first_byte_by_s: float,
         timer: StreamWatch | None = None,
+        let_go: Callable[[float], None] | None = None,
     ) -> None:
         """Send a request, head and body in `question`; the response goes to `exchange`, and so does how it ends.
 
         `first_byte_by_s` is in loop time. `timer` says whether the engine has been silent for too long; without it only
-        time-outs end the wait.
+        time-outs end the wait. `let_go` is called with the loop time when the pod was paused for `LET_GO_S` in all.
         """
         assert self._transport is not None  # noqa: S101 - a connection is leased only when it is open
         self._reset_message()
         self._exchange = exchange
         self._stall_timer = timer
+        self._let_go, self._paused_s = let_go, 0.0
         exchange.reply.source = self
         self._has_read = False
         self._last_read_s = self._sent_s = self._loop.time()
@@ -465,6 +474,8 @@ class UpstreamConnection(asyncio.Protocol):
             flow.has_read = False
         exchange = self._exchange
         if has_read or self._is_paused:  # Paused is not silent.
+            if self._is_paused:
+                self._note_pause(now_s)
             self._last_read_s = now_s
             if exchange is not None and exchange.has_started:
                 self._due_s = now_s + self._owner.timeouts.upstream_read_s
@@ -477,6 +488,15 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             return timer.check_silence(now_s)
         return None
+
+    def _note_pause(self, now_s: float) -> None:
+        """Count time for which the pod was paused. Engines do not wait for clients: sooner or later the answer is
+        complete, and is no load of its engine any more, however long its client reads it.
+        """
+        self._paused_s += now_s - self._last_read_s
+        if self._let_go is not None and self._paused_s >= LET_GO_S:
+            let_go, self._let_go = self._let_go, None
+            let_go(now_s)
 
     def _end_stall_timer(self, *, lives: bool) -> None:
         """End the stall timer. `lives`: the engine has answered since the last look."""

@@ -38,10 +38,12 @@ class Placement:
         "engine",
         "fallback",
         "first_token_s",
+        "is_untimed",
         "placed_s",
         "predicted",
         "prefill",
         "request",
+        "was_left",
     )
 
     def __init__(
@@ -77,6 +79,10 @@ class Placement:
         self._is_surprising = False
         self.canary: CanaryReason | None = None
         """Why it is on a canary's pod or was kept from one; None where no canary had a part in it."""
+        self.was_left = False
+        """Its client did not wait for the end of its answer."""
+        self.is_untimed = request.is_beam_search
+        """How long its answer took teaches nothing: its client read too slowly, or its engine keeps it to the end."""
         self.predicted = predict(candidates, at)
 
     def __repr__(self) -> str:
@@ -136,7 +142,7 @@ class Placement:
         work_tokens = 0.0
         if self.prefill is not None:
             self.prefill.transfer_done(now_s)
-        elif not self._is_moved and state.peers_missing_s is None and self.placed_s >= state.peers_found_s:
+        elif not self._is_moved and self._teaches_times:
             work_tokens = self._learn_prefill(took_s)
         if state.observers is not None:
             state.observers.first_token(self.request, self.charge, work_tokens, took_s)
@@ -169,36 +175,65 @@ class Placement:
         `answer` is the canonical form of what was generated, as the next turn's prompt will contain it.
         """
         state, slot = self._state, self.engine.slot
+        if self.charge.released and not state.is_in_slot(self.engine):
+            return  # It was let go, its pod has gone since, and another may be in its slot.
         if usage is not None and self.prefill is not None:
             # What a pair's decode engine calls cached is what was held elsewhere, or moved.
             usage = replace(usage, cached_tokens=None)
         if self.first_token_s is None:  # The response was not streamed: still a sign that the prompt was computed.
             state.index.prefill_done(self._trace)
         if response_id:
-            state.responses.put(response_id, slot)
+            state.responses.put(response_id, slot, self.request.tenant)
         running = (self.predicted.running + state.ledger.in_step(slot, state.ledger.running)) / 2
         decode_s = None if self.first_token_s is None else now_s - self.first_token_s
         # Of a response that continues another we see the newest part only, and the engine counts the whole.
         shows_hits = usage is not None and usage.prompt_tokens and not self.request.continues
         grown = self.request.prompt.extended(answer) if shows_hits and answer else None
-        if self._is_surprising and not self.charge.is_delayed and self.first_token_s is not None:
-            held = self.predicted.held(usage if shows_hits else None)
-            work_tokens = self.predicted.work_with(held, state.costs.growth.per_token) + self.charge.unseen_tokens
-            self._observe_prefill(work_tokens, held, self.first_token_s - self.placed_s)
+        self._learn_surprise(usage if shows_hits else None)
         if usage is not None and shows_hits:
-            state.learn_usage(self.request.model, self._trace, usage, grown)
-        if state.peers_missing_s is not None or self.placed_s < state.peers_found_s:
-            # Requests of peers that were missing may have run beside it: what it took teaches nothing.
+            if not self.request.shows_cache:
+                usage = replace(usage, cached_tokens=None)
+            state.learn_usage(self.request.model, self._trace, usage, grown, self.request)
+        if not self._teaches_times:
             decode_s = None
         if usage is not None and decode_s is not None:
-            tokens = usage.completion_tokens // self.request.sequences - 1
-            state.costs.observe_decode(slot, running, tokens, decode_s)
-            if self.prefill is not None:
-                stalled_s = state.ledger.stalled_since(self.charge, now_s)
-                state.decode_pace.observe(slot, running, tokens, decode_s, stalled_s=stalled_s)
+            self._learn_decode(usage, running, decode_s, now_s)
         if state.observers is not None:
-            settlement = Settlement(usage, bool(shows_hits), grown, response_id, running, decode_s)
+            counts_prompt = bool(shows_hits) and self.request.counts_text
+            settlement = Settlement(usage, counts_prompt, grown, response_id, running, decode_s)
             state.observers.settled(self.request, self.charge, settlement)
+
+    @property
+    def _teaches_times(self) -> bool:
+        """Whether what it took says something of its engine: not where requests of missing peers may have run beside
+        it.
+        """
+        state = self._state
+        return not self.is_untimed and state.peers_missing_s is None and self.placed_s >= state.peers_found_s
+
+    def _learn_surprise(self, usage: Usage | None) -> None:
+        """Learn a surprising first token, with what usage says was cached."""
+        if not self._is_surprising or self.charge.is_delayed or self.first_token_s is None:
+            return
+        held = self.predicted.held(usage)
+        work_tokens = self.predicted.work_with(held, self._state.costs.growth.per_token) + self.charge.unseen_tokens
+        self._observe_prefill(work_tokens, held, self.first_token_s - self.placed_s)
+
+    def _learn_decode(self, usage: Usage, running: float, decode_s: float, now_s: float) -> None:
+        state, slot = self._state, self.engine.slot
+        tokens = usage.completion_tokens // self.request.sequences - 1
+        state.costs.observe_decode(slot, running, tokens, decode_s)
+        if self.prefill is not None:
+            stalled_s = state.ledger.stalled_since(self.charge, now_s)
+            state.decode_pace.observe(slot, running, tokens, decode_s, stalled_s=stalled_s)
+
+    def let_go(self, now_s: float) -> None:
+        """Its client reads so slowly that its engine is taken to have done with it: it is no load from now on."""
+        self.is_untimed = True
+        if self.first_token_s is not None:
+            self._state.ledger.release(self.charge, now_s)
+            if self._state.observers is not None:
+                self._state.observers.ended(self.request, self.charge)
 
     def release(self, now_s: float) -> None:
         """The request has left the engine, however it ended. Safe to call again."""

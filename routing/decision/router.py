@@ -207,7 +207,7 @@ class Router(RoutingState):
 
     def _candidates(self, request: Request, eligible: EligibleEngines, now_s: float, *, pairs: bool) -> Candidates:
         ledger, costs = self.ledger, self.costs
-        walked = self.index.match(request.prompt, eligible.mask)
+        walked = self.index.match(request.prompt, eligible.mask) if request.reads_cache else []
         engines_in_all = len(eligible.engines)
         if engines_in_all > MAX_FULLY_SCORED and self._may_shorten(request, eligible, now_s):
             queue_rank, session_at = eligible.select(ledger.queue_rank), self._session_at(request, eligible)
@@ -216,7 +216,7 @@ class Router(RoutingState):
         pick = eligible.select
         deepest = walked[-1][1] if walked else 0
         prefix = last_block_of_prefix(request.prompt, deepest) if deepest and walked[-1][0] != eligible.mask else None
-        ruler = PromptTokenEstimate(self.counters[request.model], request.prompt, deepest)
+        ruler = PromptTokenEstimate(self.counters[request.model], request.prompt, deepest, request.tenant)
         prompt_tokens = ruler.tokens(request.prompt.size)
         warm_tokens, work = cached_and_work(walked, eligible, ruler, prompt_tokens, costs.growth.per_token)
         seconds_per_token = pick(costs.seconds_per_token)

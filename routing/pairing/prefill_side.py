@@ -198,7 +198,9 @@ class PrefillPlacement:
     def _learn(self, usage: Usage) -> None:
         state, request = self._state, self.request
         self.cached_tokens = usage.cached_tokens
-        state.learn_usage(request.model, self._trace, usage, None)
+        if not request.shows_cache:
+            usage = replace(usage, cached_tokens=None)
+        state.learn_usage(request.model, self._trace, usage, None, request)
         if state.observers is not None:
             prompt_alone = Usage(usage.prompt_tokens, cached_tokens=usage.cached_tokens)
-            state.observers.settled(request, self._charge, Settlement(prompt_alone, counts_prompt=True))
+            state.observers.settled(request, self._charge, Settlement(prompt_alone, request.counts_text))

@@ -144,6 +144,24 @@ class RequestBody(Struct, kw_only=True):
         """Whether it asks for something that only the engine which does both prefill and answer can give."""
         return False
 
+    @property
+    def is_beam_search(self) -> bool:
+        """Whether engines keep the answers to their end, since a better one may come up."""
+        return False
+
+    @property
+    def skips_cache(self) -> bool:
+        """Whether engines compute all of the prompt, whatever they have cached."""
+        return False
+
+    @property
+    def counts_text(self) -> bool:
+        """Whether the prompt has the tokens of its text, read only where a field shapes it: it is not cut, and no
+        template or document of the client's is in it.
+        """
+        cut = (getattr(self, name, Raw()) for name in ("truncate_prompt_tokens", "chat_template", "documents"))
+        return not any(type(value) is Raw and memoryview(value) not in UNSET_VALUES for value in cut)
+
     def shaping(self) -> tuple[Raw, ...]:
         """What changes the prompt beside its text, and so separates equal texts."""
         return ()
@@ -158,6 +176,7 @@ class StreamedBody(RequestBody, kw_only=True):
 
     echo: Raw = Raw()
     prompt_logprobs: Raw = Raw()
+    use_beam_search: Raw = Raw()
     response_format: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
     structured_outputs: Raw = Raw()  # type: ignore[misc]  # where a base class has none, it has an empty one
 
@@ -181,7 +200,19 @@ class StreamedBody(RequestBody, kw_only=True):
         return self.min_tokens or 0
 
     @property
+    def is_beam_search(self) -> bool:
+        return bool(self.use_beam_search) and memoryview(self.use_beam_search) not in UNSET_VALUES
+
+    @property
+    def holds_back(self) -> bool:
+        return self.is_beam_search
+
+    @property
     def is_single_engine(self) -> bool:
+        return self.skips_cache
+
+    @property
+    def skips_cache(self) -> bool:
         if not self.echo and not self.prompt_logprobs:
             return False
         return any(memoryview(value) not in UNSET_VALUES for value in (self.echo, self.prompt_logprobs))
@@ -217,7 +248,7 @@ class ChatBody(StreamedBody, kw_only=True):
 
     @property
     def holds_back(self) -> bool:
-        return _has_tools(self.tools) or memoryview(self.include_reasoning) in HIDDEN
+        return _has_tools(self.tools) or memoryview(self.include_reasoning) in HIDDEN or self.is_beam_search
 
     @property
     def output_limit(self) -> int | None:

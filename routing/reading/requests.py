@@ -5,6 +5,7 @@ The rules are model names, output limits and tenant isolation; nothing else of a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,7 @@ from xxhash import xxh3_128_hexdigest
 from routing.blocks import EMPTY_PROMPT, Prompt, cut_prompt, hash_seed
 from routing.pods import NO_GRANTS, ProviderGrant
 from routing.reading.bodies import BODIES, RequestBody
+from routing.reading.conversation import MEDIA
 from routing.reading.rewriting import NO_CHANGES, rewrite
 from routing.reading.validation import (
     MAX_DIGITS,
@@ -29,7 +31,7 @@ from routing.reading.validation import (
     repeated_field,
 )
 from routing.rejection import Reason, RequestRejected
-from routing.request import Api, Arrival, Request
+from routing.request import GENERATING, Api, Arrival, Request
 
 
 class ParsePolicy(Protocol):
@@ -112,6 +114,12 @@ def scoped_name(name: str, owner: str | None) -> str:
     return name if owner is None else f"{owner}/{name}"
 
 
+REPEATING = frozenset({Api.RERANK, Api.SCORE})
+"""APIs whose engines compute a text once for each text that it is compared with."""
+
+REMOTE = re.compile(rb'"\s*(?:https?|file):', re.IGNORECASE)
+"""The address of a picture, sound, film or file."""
+
 MAX_SESSION_CHARS = 256
 """Characters of a session's name that are kept; a longer one is kept as its digest."""
 
@@ -172,6 +180,8 @@ def read_request(
         _check_once(body)
     if terms.output_cap is not None and fields.LIMITED_BY:
         limit = terms.output_cap if limit is None else min(limit, terms.output_cap)
+    is_shaped, skips_cache = any(shaping), fields.skips_cache
+    counts_text = not is_shaped or fields.counts_text
     request = Request(
         id=request_id,
         api=api,
@@ -180,7 +190,7 @@ def read_request(
         stream=fields.streams,
         max_tokens=limit,
         min_tokens=fields.min_output,
-        unseen_bytes=sum([memoryview(raw).nbytes for raw in shaping]) if any(shaping) else 0,
+        unseen_bytes=sum([memoryview(raw).nbytes for raw in shaping]) if is_shaped else 0,
         sequences=max(1, prompts) * fields.copies,
         session=_bounded(named, owner) if (named := session or fields.session) else None,
         continues=scoped_name(continued, owner) if continued else None,
@@ -188,8 +198,13 @@ def read_request(
         regions=terms.regions,
         grants=terms.grants,
         priority=priority,
+        tenant=owner,
+        reads_cache=not skips_cache,
+        shows_cache=prompts <= 1 and counts_text and not skips_cache and not _has_remote_media(api, canonical, body),
+        counts_text=counts_text and api not in REPEATING,
         retry_count=retried,
         is_single_engine=fields.is_single_engine,
+        is_beam_search=fields.is_beam_search,
         holds_back=fields.holds_back,
         is_constrained=fields.is_constrained
         if fields.tools or fields.response_format or fields.structured_outputs or fields.text
@@ -238,6 +253,11 @@ def _prompt(continued: str, shaping: tuple[Raw, ...], canonical: bytes, model: s
 def _plain_seed(model: str, parts: int, salt: str) -> int:
     """The seed of nearly all prompts: nothing but model and trust domain set them apart. Both are few."""
     return hash_seed(model.encode(), b"", *[b""] * parts, salt.encode())
+
+
+def _has_remote_media(api: Api, canonical: bytes, body: bytes) -> bool:
+    """Return whether engines fetch part of the prompt from an address: what they find there may differ each time."""
+    return api in GENERATING and MEDIA in canonical and REMOTE.search(body) is not None
 
 
 def _bounded(session: str, owner: str | None) -> str:

@@ -452,6 +452,8 @@ class UsageStore:
         """`opened` is called with accounts that are new or have other limits, `dropped` with evicted ones."""
         self._quota_of: QuotaOf | None = None
         self._books: OrderedDict[str, AccountUsage] = OrderedDict()
+        self._of_users: OrderedDict[str, AccountUsage] = OrderedDict()
+        """Those of them that are of single users."""
         self._max_accounts = max_accounts
         self._opened = opened
         self._dropped = dropped
@@ -489,20 +491,32 @@ class UsageStore:
             book = self._books[account.path] = AccountUsage(
                 account.path, account.quota if in_force is None else in_force
             )
+            if _is_of_user(account.path):
+                self._of_users[account.path] = book
             self._opened(book)
         else:
             self._books.move_to_end(account.path)
+            if account.path in self._of_users:
+                self._of_users.move_to_end(account.path)
             if self._quota_of is None and book.quota is not account.quota and book.change_quota(account.quota, now_s):
                 self._opened(book)
         return book
 
     def _make_room(self, wanted: Sequence[AccountUsage], now_s: float) -> None:
-        """Remove the oldest accounts that are idle, or that exceed the maximum number."""
-        for book in [book for book, _ in zip(self._books.values(), range(EVICTION_CANDIDATES), strict=False)]:
-            book.advance(now_s)
-            if book not in wanted and (book.is_idle or (len(self._books) > self._max_accounts and not book.open)):
-                del self._books[book.path]
-                self._dropped(book)
+        """Remove the oldest accounts that are idle, or that exceed the maximum number: those of users first. There may
+        be any number of them, and a tenant that names ever new ones must not have the budgets of others forgotten.
+        """
+        for books in (self._of_users, self._books):
+            for book in [book for book, _ in zip(books.values(), range(EVICTION_CANDIDATES), strict=False)]:
+                book.advance(now_s)
+                if book not in wanted and (book.is_idle or (len(self._books) > self._max_accounts and not book.open)):
+                    del self._books[book.path]
+                    self._of_users.pop(book.path, None)
+                    self._dropped(book)
+
+
+def _is_of_user(path: str) -> bool:
+    return path.partition("/")[2].startswith("user/")
 
 
 def reserve(

@@ -49,6 +49,25 @@ def test_processes_divide_what_is_saved() -> None:
     assert [budget.take(RetryKind.RETRY) for _ in range(3)] == [True, True, False]
 
 
+def test_a_tenant_whose_requests_fail_leaves_retries_to_others() -> None:
+    """Half of what may come at once, beyond what it pays in; what it has used up comes back with its own requests."""
+    budget = RetryBudget(RetryTerms(budget_ratio=0.2, budget_burst=10))
+    for _ in range(1_000):
+        budget.begin("odd")
+        budget.take(RetryKind.RETRY, "odd")
+        budget.take(RetryKind.RETRY, "odd")
+        budget.end()
+    assert [budget.take(RetryKind.RETRY, "plain") for _ in range(4)] == [True] * 4
+    assert budget.taken[RetryKind.RETRY] == pytest.approx(5 + 200 + 4, abs=2)
+    assert budget.take(RetryKind.FAILOVER, "odd") or budget.balance < 1
+    for _ in range(50):
+        budget.begin("odd")
+        budget.begin("plain")
+    assert not budget._of_tenants
+    alone = RetryBudget(RetryTerms(budget_ratio=0.2, budget_burst=1))
+    assert [alone.take(RetryKind.RETRY, "odd") for _ in range(2)] == [True, False]
+
+
 @given(events=st.lists(st.sampled_from([*RetryKind, "begin", "end"])), saved=st.integers(0, 20), share=st.floats(0, 1))
 def test_the_budget_holds(events: list[RetryKind | str], saved: int, share: float) -> None:
     """Never more second attempts than were saved, paid for, or are under way twice; the order of refusals is kept."""

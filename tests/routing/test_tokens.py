@@ -25,6 +25,21 @@ def test_the_ratio_is_learned() -> None:
     assert counter.tokens(10_000) == pytest.approx(5_020, rel=0.05)
 
 
+def test_a_tenant_is_measured_by_its_own_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much another sends of another kind; a tenant that is new is measured like all. Memory is bounded."""
+    monkeypatch.setattr(tokens, "MAX_TENANTS", 2)
+    counter, prompt = TokenCounter(4.0), cut_prompt(b"x" * 40_000, 0)
+    for _ in range(50):
+        counter.learn(prompt, 10_008, "plain")
+        counter.learn(prompt, 40_008, "odd")
+        counter.learn(prompt, 40_008, "odd")
+    assert counter.size_per_token_of("plain") == pytest.approx(4.0, rel=0.02)
+    assert counter.size_per_token_of("odd") == pytest.approx(1.0, rel=0.02)
+    assert counter.size_per_token_of("new") == counter.size_per_token_of(None) == counter.size_per_token < 2.0
+    counter.learn(prompt, 10_008, "third")
+    assert counter.size_per_token_of("plain") == counter.size_per_token
+
+
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10**6)), max_size=30), st.integers(0, 10**6))
 def test_any_usage_leaves_sane_measures(seen: list[tuple[int, int]], size: int) -> None:
     """Whatever pods say, tokens are positive for something, zero for nothing, and more for more."""

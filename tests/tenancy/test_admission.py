@@ -228,6 +228,58 @@ def test_the_queue_is_bounded() -> None:
     assert rejected.value.reason is Reason.QUEUE_FULL
 
 
+def test_no_engine_is_kept_for_a_tier_that_a_policy_has_no_more() -> None:
+    """While it has it one engine stays open for its first request; a policy that has it again keeps one again."""
+    stage = Stage()
+    stage.admission.set_tiers({tier.name: tier for tier in (GOLD, BRONZE)})
+    first = stage.place(stage.arrive(BRONZE, 20_000))
+    with pytest.raises(NoEngineAdmissible):
+        stage.place(stage.arrive(BRONZE, 20_000))
+    stage.admission.set_tiers({BRONZE.name: BRONZE})
+    second = stage.place(stage.arrive(BRONZE, 20_000))
+    assert first.engine is not second.engine
+    second.release(0.0)
+    stage.admission.set_tiers({tier.name: tier for tier in (GOLD, BRONZE)})
+    with pytest.raises(NoEngineAdmissible):
+        stage.place(stage.arrive(BRONZE, 20_000))
+
+
+def test_a_tenant_that_fills_the_queue_has_no_other_rejected() -> None:
+    """Neither one of its own tier, nor a higher tier that an engine could take; its own next request is rejected."""
+    stage = Stage()
+    patient = Tier("patient", -20, ttft_s=1e9, max_queue_s=1e9)
+    for _ in range(MAX_WAITING):
+        stage.wait(stage.arrive(patient, 10, tenant="flood"))
+    for tier, tenant in ((patient, "modest"), (GOLD, "other")):
+        stage.arrive(tier, 10, tenant=tenant)
+    with pytest.raises(RequestRejected) as rejected:
+        stage.arrive(patient, 10, tenant="flood")
+    assert rejected.value.reason is Reason.QUEUE_FULL
+
+
+def test_hanging_up_does_not_give_back_what_an_engine_did() -> None:
+    """Of a prompt the part for which there was time, of an answer the tokens; what never ran costs nothing."""
+    stage = Stage(engines=1)
+    line = stage.arrive(BRONZE).tier_queue
+    had = [0.0]
+
+    def leaves(after_s: float, first_s: float | None = None) -> float:
+        waiter = stage.arrive(BRONZE, 12_000)
+        placement = stage.place(waiter)
+        if first_s is not None:
+            placement.first_token(first_s)
+        placement.was_left = True
+        stage.admission.settle(waiter, placement, None, after_s)
+        placement.release(after_s)
+        had.append(line.fair_share.served("a"))
+        return had[-1] - had[-2]
+
+    never, half, nearly = leaves(0.0), leaves(0.5), leaves(0.99)
+    assert never == pytest.approx(0.0, abs=1)
+    assert 4_000 < half < nearly < 12_100
+    assert leaves(61.0, first_s=1.0) > 12_000 + 2 * 2_000
+
+
 def test_service_is_settled_with_what_it_was() -> None:
     """Expected at first; what was cached costs nothing, and what came to nothing is given back."""
     stage = Stage()

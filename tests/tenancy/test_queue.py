@@ -185,6 +185,48 @@ def test_thousands_of_tenants_that_come_and_go_cost_what_they_are() -> None:
     assert len(service._heap) + len(service._counters) <= 200
 
 
+def test_those_who_left_behind_a_waiting_head_are_let_go() -> None:
+    """One request waits on; ten thousand more urgent and less urgent ones come and go, in any order of leaving."""
+    queue = ModelQueue()
+    put(queue, waiter(start_by_s=50.0))
+    heap = queue.tier_queues["gold"]._heaps["a"]
+    stays = [put(queue, waiter(start_by_s=100.0 + number)) for number in range(10)]
+    for number in range(10_000):
+        one = put(queue, waiter(start_by_s=60.0 + number % 80))
+        other = put(queue, waiter(start_by_s=200.0))
+        queue.take(one, 0.0)
+        queue.take(other, 0.0)
+        assert len(heap) <= 2 * (2 + 1 + len(stays)) + 64
+    for one in stays:
+        queue.take(one, 0.0)
+    assert len(list(queue.tier_queues["gold"].heads())) == queue.waiting == 1
+
+
+def test_a_full_queue_is_left_by_those_who_hold_most_of_it() -> None:
+    """Lower tiers first, down to their floor; in a tier never for a tenant that would hold as much as another."""
+    queue = ModelQueue()
+    for number in range(40):
+        put(queue, waiter(BRONZE, "a" if number % 4 else "b"))
+    gold = waiter(GOLD, "c")
+    gold.queue, gold.tier_queue = queue, queue.tier_queue(GOLD, 1.0, 0.0)
+    found = queue.displaced_by(gold)
+    assert found is not None
+    assert (found.objective.tier.name, found.tenant) == ("bronze", "a")
+    for _ in range(5):
+        put(queue, waiter(GOLD, "c"))
+    bronze = waiter(BRONZE, "a")
+    bronze.tier_queue = queue.tier_queues["bronze"]
+    assert queue.displaced_by(bronze) is None
+    modest = waiter(BRONZE, "d")
+    modest.tier_queue = bronze.tier_queue
+    found = queue.displaced_by(modest)
+    assert found is not None
+    assert found.tenant == "a"
+    heavy = waiter(BRONZE, "b", weight=4.0)
+    heavy.tier_queue = bronze.tier_queue
+    assert queue.displaced_by(heavy) is found
+
+
 GOLD = Tier("gold", 10, ttft_s=1.0, tpot_s=0.05)
 BRONZE = Tier("bronze", -10, ttft_s=15.0, tpot_s=0.15)
 BATCH = Tier("batch", -20, is_best_effort=True)

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
+import pytest
+
 from gateway.pipeline.attempt import AttemptLimits, AttemptStatus
 from routing.retries import RetryTerms
 from routing.stall_detection import StallBounds
@@ -129,7 +131,7 @@ async def test_quiet_streams_do_not_condemn_engines_that_serve_others() -> None:
 
 
 async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
-    """Its pod is paused: when it reads on, the answer comes to its end."""
+    """Its pod is paused: when it reads on, the answer comes to its end, and says nothing of how fast the engine is."""
     texts = ["x" * 1000] * 4000
     async with a_rig(patience=NEVER) as rig:
         rig.front.pool.set_stall_bounds(IMPATIENT)
@@ -154,6 +156,24 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
         answer = await client.answer()
         assert answer.is_whole
         assert rig.ends == [(rig.pod.url, AttemptStatus.OK)]
+        assert rig.outcomes[0].ttft_s is not None
+        assert rig.outcomes[0].decode_s is None
+
+
+async def test_a_client_that_does_not_read_keeps_no_engine_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a while its request is no load any more, and room is found for others; it gets all of its answer later."""
+    monkeypatch.setattr("gateway.relay.upstream_connection.LET_GO_S", 0.0)
+    async with a_rig(patience=NEVER) as rig:
+        rig.front.pool.set_stall_bounds(IMPATIENT)
+        rig.pod.plays([STREAM_HEAD + chunked(chat_stream(*["x" * 1000] * 4000))])
+        client = await rig.client()
+        client.reader._limit = 1 << 10  # type: ignore[attr-defined]
+        await client.send(request_bytes(CHAT_PATH, a_chat(stream=True)))
+        await until(lambda: rig.router.ledger.last_turn == [1] and rig.router.ledger.is_empty())
+        assert not rig.ends
+        client.reader._limit = 1 << 24  # type: ignore[attr-defined]
+        assert (await client.answer()).is_whole
+        assert rig.router.ledger.is_empty()
 
 
 def _have_been_asked(pods: Sequence[ScriptedPod], questions: int) -> bool:

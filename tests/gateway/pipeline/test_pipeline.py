@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.limits.accounts import RequestMeter
 from gateway.pipeline.attempt import AttemptLimits, AttemptResult, AttemptStatus, PrefillRequest, PrefillResult
@@ -39,13 +40,16 @@ class Play:
     token_after_s: float | None = 0.0
     end_after_s: float = 0.0
     started: bool = False
+    was_paused: bool = False
+    tokens: int = 10
 
     @property
     def leg(self) -> AttemptResult:
         started = self.started or self.end is AttemptStatus.OK
         status = 200 if self.end is AttemptStatus.OK else 0
-        usage = Usage(400, 10, 100) if self.end is AttemptStatus.OK else None
-        return AttemptResult(self.end, status, started=started, usage=usage, answer=b" the end", response_id="resp_1")
+        usage = Usage(400, self.tokens, 100) if self.end is AttemptStatus.OK else None
+        result = AttemptResult(self.end, status, started=started, usage=usage, answer=b" the end", response_id="resp_1")
+        return replace(result, was_paused=self.was_paused)
 
 
 @dataclass
@@ -304,6 +308,20 @@ def test_the_outcome_reports_times_tenant_and_trace() -> None:
     (attempt,) = outcome.attempts
     assert (attempt.model, attempt.start_s, attempt.duration_s) == (MODEL, 0.0, 5.0)
     assert outcome.at_s == 1.8e9
+
+
+def test_clients_that_read_slowly_make_no_engine_slow() -> None:
+    """Their answers take minutes and teach no step time; the same pace is learned of clients that read."""
+
+    async def play(*, was_paused: bool) -> list[float]:
+        stage = Stage()
+        for _ in range(20):
+            await stage.lead(Play(token_after_s=0.1, end_after_s=300.0, was_paused=was_paused, tokens=1_000))
+        assert all((outcome.decode_s is None) is was_paused for outcome in stage.outcomes)
+        return list(stage.router.costs.step_base_s)
+
+    assert run_virtually(play(was_paused=True)) == list(Stage().router.costs.step_base_s)
+    assert max(run_virtually(play(was_paused=False))) > 2 * max(Stage().router.costs.step_base_s)
 
 
 def test_what_is_answered_is_learned() -> None:

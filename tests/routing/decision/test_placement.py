@@ -1,5 +1,6 @@
 """A request on an engine: what its moments teach, and that everything comes back whatever happens, in any order."""
 
+import json
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from routing.decision.placement import Placement
 from routing.decision.router import Router
 from routing.ledger import ExternalLoad
 from routing.pods import EngineShape
+from routing.reading import read_request
+from routing.reading.requests import DefaultParsePolicy
 from routing.rejection import RequestRejected
-from routing.request import Api, Usage
+from routing.request import Api, Request, Usage
 from tests.routing.engines import MODEL, TALK, add_pod, ask, place, router_of, serve
 
 URLS = [f"http://{number}" for number in range(3)]
@@ -266,6 +269,61 @@ def test_a_pod_that_reports_no_cached_tokens_corrects_nothing(router: Router) ->
     placement.release(2.0)
     assert place(router, ask(TALK), now_s=3.0).predicted.cached_tokens > 0
     assert router.index._engines[0].cache.capacity == 400_000
+
+
+def read(text: bytes = TALK, tenant: str | None = None, **fields: object) -> Request:
+    """Return a request as its client's body is read."""
+    body = json.dumps({"model": MODEL, "prompt": text.decode(), "stream": True} | fields).encode()
+    return read_request(Api.COMPLETIONS, body, request_id="r", terms=DefaultParsePolicy(name=tenant)).request
+
+
+def test_a_beam_search_teaches_no_times(router: Router) -> None:
+    """All of its answer comes at once and late: its engine is neither slow at prompts nor quick at tokens."""
+    learned, step_s = experienced(router), router.costs.step_base_s[0]
+    for turn in range(100, 110):
+        placement = place(router, read(b"%d" % turn + TALK * 10, use_beam_search=True), now_s=float(turn * 100))
+        placement.first_token(turn * 100 + 60.0)
+        placement.settle(Usage(20_000, 500, 0), turn * 100 + 60.001)
+        placement.release(turn * 100 + 60.001)
+    assert router.costs.seconds_per_token[0] == learned
+    assert router.costs.step_base_s[0] == step_s
+
+
+@pytest.mark.parametrize(
+    "fields", [{"prompt_logprobs": 0}, {"echo": True, "logprobs": 1}, {"prompt": [TALK.decode(), "x"]}]
+)
+def test_what_an_engine_does_not_look_up_wipes_out_no_ones_prefixes(router: Router, fields: dict[str, object]) -> None:
+    """Engines report nothing as cached for prompts whose log probabilities they compute, and of several only one."""
+    serve(router, read(b"another tenant's " * 200))
+    serve(router, read())
+    held = len(router.index)
+    for turn in range(1, 5):
+        placement = place(router, read(**fields), now_s=float(turn))
+        assert (placement.predicted.cached_tokens > 0) is ("prompt" in fields)
+        placement.first_token(turn + 0.1)
+        placement.settle(Usage(2000, 1, 0), turn + 0.5)
+        placement.release(turn + 0.5)
+    assert len(router.index) >= held
+    assert router.index._engines[0].cache.capacity == 400_000
+    assert place(router, read(b"another tenant's " * 200), now_s=9.0).predicted.cached_tokens > 0
+
+
+@pytest.mark.parametrize(("fields", "tokens"), [({"truncate_prompt_tokens": 1}, 1), ({}, 600), ({}, 40_000)])
+def test_what_one_tenant_sends_makes_no_other_ones_prompts_long_or_short(
+    router: Router, fields: dict[str, object], tokens: int
+) -> None:
+    """Neither prompts that it has cut, nor text of which a token is sixty bytes, or one."""
+    for turn in range(40):
+        placement = place(router, read(b"%d plain words " % turn * 200, "plain"), now_s=float(turn))
+        placement.settle(Usage(placement.request.prompt.size // 4, 1, 0), turn + 0.5)
+        placement.release(turn + 0.5)
+    plain = read(b"quite another text " * 200, "plain")
+    before = place(router, plain, now_s=50.0).predicted.prompt_tokens
+    for turn in range(60, 100):
+        placement = place(router, read(b"%d odd " % turn * 5_000, "odd", **fields), now_s=float(turn))
+        placement.settle(Usage(tokens, 1, 0), turn + 0.5)
+        placement.release(turn + 0.5)
+    assert place(router, plain, now_s=200.0).predicted.prompt_tokens == pytest.approx(before, rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,44 @@ def test_what_shapes_the_prompt_separates_it(api: Api) -> None:
     assert request_of(api, body | {"temperature": 0.5, "stop": ["x"], "seed": 7}).prompt.seed == seeds[0]
 
 
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "https://example.com/a.png"}}]}
+INLINE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}
+
+
+@pytest.mark.parametrize(
+    ("api", "fields", "reads", "shows", "counts"),
+    [
+        (Api.CHAT, {}, True, True, True),
+        (Api.CHAT, {"prompt_logprobs": None, "echo": False, "truncate_prompt_tokens": None}, True, True, True),
+        (Api.CHAT, {"reasoning_effort": "low"}, True, True, True),
+        (Api.CHAT, {"prompt_logprobs": 0}, False, False, True),
+        (Api.CHAT, {"chat_template": "{{ now() }}"}, True, False, False),
+        (Api.CHAT, {"documents": [{"text": "a"}]}, True, False, False),
+        (Api.CHAT, {"truncate_prompt_tokens": 1}, True, False, False),
+        (Api.CHAT, {"messages": [INLINE]}, True, True, True),
+        (Api.CHAT, {"messages": [IMAGE]}, True, False, True),
+        (Api.COMPLETIONS, {"echo": True}, False, False, True),
+        (Api.COMPLETIONS, {"prompt": ["a", "b"]}, True, False, True),
+        (Api.COMPLETIONS, {"truncate_prompt_tokens": 1}, True, False, False),
+        (Api.RERANK, {}, True, True, False),
+    ],
+)
+def test_what_usage_says_of_a_prompt_depends_on_its_body(
+    api: Api, fields: Json, reads: bool, shows: bool, counts: bool
+) -> None:
+    """Whether its engine looks it up in the cache, whether usage shows what that held, and how long its text is."""
+    request = request_of(api, {"model": "m"} | SMALLEST[api] | fields)
+    assert (request.reads_cache, request.shows_cache, request.counts_text) == (reads, shows, counts)
+
+
+@pytest.mark.parametrize(("value", "searches"), [(None, False), (False, False), (True, True)])
+def test_answers_of_a_beam_search_come_at_their_end(value: bool | None, searches: bool) -> None:
+    """Streamed or not: their engine is silent for as long."""
+    for api in (Api.CHAT, Api.COMPLETIONS):
+        request = request_of(api, {"model": "m"} | SMALLEST[api] | {"stream": True, "use_beam_search": value})
+        assert (request.is_beam_search, request.holds_back) == (searches, searches)
+
+
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
 
 

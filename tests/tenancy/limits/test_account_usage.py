@@ -133,6 +133,24 @@ def test_there_are_never_more_accounts_than_may_be() -> None:
     assert books.find("user39") is not None
 
 
+def test_users_without_number_make_no_one_forget_what_a_tenant_has_spent() -> None:
+    """A tenant that was quiet for a while still has used up its budget, however many users another one names."""
+    books, quiet = UsageStore(max_accounts=10), Account("quiet", Quota(budget=1.0))
+    spent = reserve(books.of([quiet], NOW_S), RequestUsage(1, rates=TokenPrices(1.0, 1.0, 1.0)), NOW_S)
+    assert isinstance(spent, Reservation)
+    spent.settle(RequestUsage(1, 1, 0, 0, TokenPrices(1.0, 1.0, 1.0)), NOW_S)
+    spent.close(NOW_S)
+    for number in range(100):
+        accounts = [Account("odd", Quota(1000)), Account(f"odd/user/{number}", Quota(1))]
+        found = reserve(books.of(accounts, NOW_S), RequestUsage(), NOW_S)
+        assert isinstance(found, Reservation)
+        found.close(NOW_S)
+    assert len(books) <= 10
+    book = books.find("quiet")
+    assert book is not None
+    assert book.limit_usages[LimitKind.BUDGET].counter.used == 1.0
+
+
 def put(books: UsageStore, quota: Quota, now_s: float = NOW_S) -> None:
     books.apply_quotas(lambda path: quota if path == "a" else None, now_s)
 
