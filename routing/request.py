@@ -1,4 +1,4 @@
-"""A request as decisions see it: its size and prefix, never its text.
+"""A request as decisions use it: its size and prefix hashes, never its text.
 
 Built once per request from bytes at the edge; independent of HTTP.
 """
