@@ -1,1 +1,1 @@
-"""Everything that touches the world: sockets, clocks, files and the one spine that joins the pure packages."""
+"""Everything with I/O: sockets, clocks, files, and the request pipeline that calls the pure packages."""

@@ -1,4 +1,4 @@
-"""Bounded memory of where something was last: sessions, stored responses, adapters in use. Forgets the oldest."""
+"""Bounded maps from sessions, stored responses and adapters to the engine that served them last. Evict the oldest."""
 
 from __future__ import annotations
 

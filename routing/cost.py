@@ -1,9 +1,9 @@
-"""What an engine takes, in seconds: learned online from first-token and token times seen on the wire.
+"""Cost model of an engine, in seconds: learned online from the first-token and token times of responses.
 
 The shape is a prior's (a base plus a slope per token). Learned are a factor per engine that leans on the fleet's while
-little is seen, how prefill work grows with context, and how long prompts and undisturbed streams usually take. So alike
-engines stay alike until there is evidence, a new engine starts from what its siblings showed, and a queue before a few
-small requests cannot bend the slope to zero. Makes no choice and reads no clock.
+little is seen, how prefill work grows with context, and how long prompts and undisturbed streams usually take. So equal
+engines stay equal until there is evidence, a new engine starts from the values of its siblings, and a queue before a
+few small requests cannot reduce the slope to zero. Makes no choice and reads no clock.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A copy of a prefix costs its prefill once. That is too much for any one request that would wait less, and little where
 many wait: so their waits are summed, and the request that arrives when the sum reaches the price of a copy makes one
-for it. No more copies are made than were waited for, and what was waited fades. Time is an argument.
+for it. No more copies are made than waits have paid for, and waits decay. Time is an argument.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The engines that may serve one model, laid out for decisions, and the shortlist of a large fleet.
 
-A roster is a value: the fleet makes one when it is first asked for and another when a pod has changed. The shortlist
-keeps a decision over a thousand engines as cheap as over a hundred: what it leaves out holds no more of the prompt than
-some engine with a shorter queue.
+`EligibleEngines` is a value: the fleet makes one at the first request for a model and another when a pod has changed.
+The shortlist keeps a decision over a thousand engines as cheap as over a hundred: what it leaves out holds no more of
+the prompt than some engine with a shorter queue.
 """
 
 from __future__ import annotations

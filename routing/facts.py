@@ -1,8 +1,8 @@
-"""What is known of a pod beyond its URL: what it may do, how it hands KV over, on what hardware and where it stands.
+"""Facts of a pod beyond its URL: role, KV connector, hardware and place.
 
 Everything is optional; the default of each fact is "unknown". The field names are the keys under which pod file,
-configuration, labels and registry give them, as one flat mapping. Independent of the source; draws no conclusion but
-one: what a pod may do.
+configuration, labels and registry give them, as one flat mapping. Independent of the source. The only conclusion
+here is the effective role.
 """
 
 from __future__ import annotations
@@ -47,60 +47,71 @@ class PodFacts:
     """All facts of one pod. Engines of a data-parallel pod have them in common."""
 
     role: Role | None = None
-    """As configured or reported; `duty` is what follows from all facts."""
+    """`prefill`, `decode` or `either`, as configured or reported; `kv_role` decides where it is absent."""
     models: tuple[str, ...] = ()
+    """Models that it serves, where it cannot report them."""
     revision: str | None = None
-    """Of the rollout: pods of two revisions may not hold the same weights."""
+    """Revision of the rollout; pods of two revisions may not hold the same weights."""
     version: str | None = None
-    """The engine's own, as its `/version` says."""
+    """Version of the engine, as its `/version` reports it."""
     image_digest: str | None = None
-    """Of the container image that it runs, as `sha256:` and hex digits."""
+    """Digest of its container image: `sha256:` and hex digits."""
     engine_id: str | None = None
-    """By which a connector's peers know it; rank 0's, where each data-parallel rank has one."""
+    """ID by which a connector's peers know it; that of rank 0, where each data-parallel rank has one."""
     kv_connector: str | None = None
-    """As vLLM's registry spells it: `NixlConnector`, `MooncakeConnector`."""
+    """KV connector, as vLLM's registry spells it: `NixlConnector`, `MooncakeConnector`."""
     kv_role: str | None = None
-    """`kv_producer`, `kv_consumer` or `kv_both`."""
+    """Role in KV transfers: `kv_producer`, `kv_consumer` or `kv_both`."""
     side_channel: str | None = None
-    """NIXL's handshake, `HOST:PORT` of rank 0."""
+    """Address of NIXL's handshake, `HOST:PORT` of rank 0."""
     bootstrap: str | None = None
-    """Mooncake's bootstrap server, `HOST:PORT`."""
+    """Address of Mooncake's bootstrap server, `HOST:PORT`."""
     kv_dtype: str | None = None
+    """Type of its KV cache, as in vLLM's `--kv-cache-dtype`."""
     kv_layout: str | None = None
-    """`HND` or `NHD`."""
+    """Layout of its KV cache: `HND` or `NHD`."""
     kv_bytes_per_token: int | None = None
-    """That a token leaves in the caches of all ranks together (`routing.kv_bytes`)."""
+    """Bytes of KV that a token takes in the caches of all ranks together."""
     block_size: int | None = None
     """Tokens in a KV block."""
     tp: int | None = None
+    """Tensor-parallel size."""
     pp: int | None = None
+    """Pipeline-parallel size."""
     dp: int | None = None
+    """Data-parallel size: engines of the pod."""
     ep: bool | None = None
-    """Expert parallel: its data-parallel ranks step together, idle ones included."""
+    """Whether it is expert parallel: its data-parallel ranks step together, idle ones included."""
     dp_group: str | None = None
-    """A name that its ranks share with those of other pods: `HOST:PORT` of their coordinator."""
+    """Name that its ranks share with those of other pods: `HOST:PORT` of their coordinator."""
     kv_events: str | None = None
-    """The ZMQ endpoint of its KV events."""
+    """ZMQ endpoint of its KV events."""
     gpu: str | None = None
-    """The model of its GPUs, which are all alike; `none` for a pod without GPUs."""
+    """Model of its GPUs, which are all alike; `none` for a pod without GPUs."""
     gpus: int | None = None
+    """Number of its GPUs."""
     gpu_memory_bytes: int | None = None
-    """Of one GPU."""
+    """Memory of one GPU."""
     gpu_bandwidth_gb_s: int | None = None
-    """Between one GPU and its memory, 10^9 bytes a second."""
+    """Bandwidth between one GPU and its memory, 10^9 bytes a second."""
     nvlink_gb_s: int | None = None
-    """Out of one GPU over all its links, 10^9 bytes a second."""
+    """Bandwidth out of one GPU over all its NVLinks, 10^9 bytes a second."""
     nics: tuple[str, ...] = ()
     """RDMA devices, as the kernel names them."""
     nic_gbit_s: int | None = None
-    """Of all of them together, 10^9 bits a second."""
+    """Bandwidth of all RDMA devices together, 10^9 bits a second."""
     host: str | None = None
+    """Name of its node: the nearest domain of KV transfers."""
     rack: str | None = None
+    """Rack of its node."""
     zone: str | None = None
+    """Zone of its node."""
     region: str | None = None
+    """Region, as `allowed_regions` of tenants names it."""
     prompts: PromptLengths = PromptLengths.ANY
+    """Prompts that it is meant for: `any`, `long` or `short`."""
     spill_rank: int | None = None
-    """Pods of lower ranks are used first; None counts as 0."""
+    """Pods of lower ranks are used first; absent counts as 0."""
 
     @property
     def effective_role(self) -> Role:

@@ -1,8 +1,8 @@
 """Pods and engines known now, and which of them may serve a model or a request.
 
-One writer (the gateway's pod watcher) puts and removes whole pods as values; a decision reads a roster that is never
-half written. Ready engines are preferred; then engines that only prefill; then pods whose requests have failed. Knows
-nothing of load or cached prefixes.
+One writer (the gateway's pod watcher) puts and removes complete pods as values, so a decision never reads a
+half-written fleet. Ready engines are preferred; then engines that only prefill; then pods whose requests have failed.
+Independent of load and cached prefixes.
 """
 
 from __future__ import annotations

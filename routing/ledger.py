@@ -1,7 +1,7 @@
-"""What we have put on each engine and not yet seen finish: prefill tokens, KV tokens, running sequences.
+"""Open charges of this gateway on each engine: prefill tokens, KV tokens and running sequences not yet finished.
 
-Every charge is given back exactly once, however its request ends. Scraped load of others is kept beside our own, never
-mixed into it. Which step of an engine another could still join is kept as charges are made. Time is an argument.
+Every charge is returned exactly once, however its request ends. Scraped external load is kept beside it, never added.
+Which step of an engine another could still join is kept as charges are made. Time is an argument.
 """
 
 from __future__ import annotations

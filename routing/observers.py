@@ -1,8 +1,8 @@
-"""Observers of placements: called after the routing state was changed; they change no decision and stop none.
+"""Observers of placements: called after the routing state was changed; they affect no decision.
 
 What a decision itself needs (ledger, prefix index, costs, admission) is called directly, in the order written in
-`routing.decision.router` and `routing.decision.placement`. What only wants to know (replica sync, the process that
-holds the precise prefix index) subscribes here.
+`routing.decision.router` and `routing.decision.placement`. Components that only receive them (replica sync, the
+precise prefix index) subscribe here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What a pod is: one vLLM server with its engines and models, as last seen.
-
-All of them values: new knowledge replaces the whole value.
-"""
+"""Pods as values: one vLLM server with its engines and models, as last probed. Updates replace the complete value."""
 
 from __future__ import annotations
 

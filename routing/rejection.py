@@ -1,4 +1,4 @@
-"""Why a request is rejected: one exception, a closed list of reasons.
+"""Rejections of requests: one exception and the closed list of reasons.
 
 The table in `gateway/pipeline/rejections.py` turns a reason into status, code and headers.
 """

@@ -1,4 +1,4 @@
-"""A request as decisions see it: its size and prefix, never its text.
+"""A request as decisions use it: its size and prefix hashes, never its text.
 
 Built once per request from bytes at the edge; independent of HTTP.
 """
@@ -107,8 +107,6 @@ class Request(Struct, frozen=True, gc=False):
     """Scheduling priority within an engine that supports it: higher first."""
     downgraded_from: str | None = None
     """The larger model that was requested, where `model` answers in its place."""
-    tenant: str | None = None
-    """Whose it is; None without tenants."""
     reads_cache: bool = True
     """Its engine looks its prompt up in the prefix cache."""
     shows_cache: bool = True

@@ -1,8 +1,7 @@
-"""How many second attempts there may be: one account for retries and resumed streams together.
+"""The retry budget: one account for retries, failovers and resumes.
 
-Every request pays a share of an attempt in; every second attempt takes one out. So however much fails, engines are not
-loaded much beyond what clients send, and retries never become the overload that they are meant to bridge. Independent
-of pods and clocks.
+Every request adds a share of an attempt; every further attempt takes one. So whatever fails, engines are not loaded
+much beyond what clients send, and retries never become an overload of their own. Independent of pods and clocks.
 
 Whether an attempt adds to the engines' load depends on what became of the first. A request that moves from an engine
 that is gone takes up the room that it had there: that may overdraw the budget by the number of requests in flight, and

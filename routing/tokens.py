@@ -1,4 +1,4 @@
-"""How many tokens a stretch of prompt is, without a tokenizer: learned per model from the usage of real answers.
+"""Estimates tokens of prompt bytes without a tokenizer: learned per model from the usage that engines report.
 
 Sizes are bytes of canonical prompt (or whatever unit `Prompt.size` counts in).
 """

@@ -11,7 +11,7 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ConstrainedDecoding:
-    """Tokens of the answer times the extra seconds a token that diagnosis found for requests of its kind.
+    """Extra seconds per token that diagnosis found for requests of this kind, times the expected tokens.
 
     Constrained requests (tools, a schema) have them on speculating engines that a finding names; others on the engines
     beside those, where they lack the speculation that helps them. `weight` multiplies both. Without a finding no engine
@@ -21,6 +21,7 @@ class ConstrainedDecoding:
     name: ClassVar[str] = "constrained_decoding"
     needs: ClassVar[str] = "token_excess_s"
     weight: float = 1.0
+    """Weight of an extra second."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return seconds by which the answer ends later; an empty list without a finding."""

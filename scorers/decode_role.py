@@ -21,6 +21,7 @@ class DecodeRolePenalty:
     name: ClassVar[str] = "decode_role"
     needs: ClassVar[str] = "has_decode_engines"
     penalty_s: float = 0.0
+    """Penalty in seconds."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the penalty for each decode engine that would have to prefill; an empty list where it is 0."""

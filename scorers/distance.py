@@ -16,6 +16,7 @@ class Distance:
     name: ClassVar[str] = "distance"
     needs: ClassVar[str] = "distances_s"
     weight: float = 1.0
+    """Weight of a second of the round trip."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the seconds per engine; an empty list where none is far."""

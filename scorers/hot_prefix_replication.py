@@ -11,15 +11,12 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class HotPrefixReplication:
-    """Discount for computing a prefix on one more engine.
-
-    `worth`: weight of a second that other requests waited recently for this prefix (`routing.demand`), against a second
-    of computing it again. The discount is at most the cost of the copy.
-    """
+    """Discount for computing a prefix on one more engine, at most the cost of the copy (`routing.demand`)."""
 
     name: ClassVar[str] = "hot_prefix_replication"
     needs: ClassVar[str] = "waited_s"
     weight: float = 1.0
+    """Weight of a second that requests waited recently for the prefix, against a second of computing it again."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return negative seconds for engines that would make a copy; an empty list where no request has waited."""

@@ -11,29 +11,35 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Interference:
-    """Seconds lost by other requests, each part with a weight against a second of our own TTFT.
+    """Seconds lost by other requests, each part with a weight against a second of the request's own TTFT.
 
-    `weight`, for requests that decode there: running x (own prefill + own output x what a sequence adds to a step). A
-    token that comes a little later inside a stream is felt less than a late first token. Where engines step together,
-    those of all ranks count (`routing.lockstep`).
-    `sharing`, for requests that would get their first token with the step that this prefill joins: their number x the
-    part of it that still fits into that step. A prompt of a few words behind which a long document is put waits for a
-    step's fill of the document. A step that has begun cannot be joined.
-    `crowding`, for requests that come later: own prefill x this. Little while they can go elsewhere (0.08 in a queue
-    for eight engines that are busy 40 % of the time, by the mean of M/G/n), but the reason why siblings wait for the
-    first one's prefill instead of each repeating it for a tenth of a second.
-    `displacing`, for requests whose prefix is cached there: what is computed evicts as much. The share of it that will
-    be computed again is learned; it weighs more than its own seconds, because it delays another request. 0 where caches
-    have room, or where evicted prefixes are not asked for again. At most own prefill once more, of which at most
-    `most_s` counts: a request that waits long already must not wait for the good of the cache.
+    Four groups of requests lose time:
+
+    - those that decode there: running x (own prefill + own output x what a sequence adds to a step). A token that comes
+      a little later inside a stream is felt less than a late first token. Where engines step together, those of all
+      ranks count (`routing.lockstep`);
+    - those that would get their first token with the step that this prefill joins: their number x the part of it that
+      still fits into that step. A short prompt waits for the part of a long document that fills its step. A step that
+      has begun cannot be joined;
+    - those that come later: own prefill. The weight is small while they can go elsewhere (0.08 in a queue for eight
+      engines that are busy 40 % of the time, by the mean of M/G/n). It is the reason why requests with one prefix wait
+      for the first one's prefill instead of each repeating it for a tenth of a second;
+    - those whose prefix is cached there: what is computed evicts as much. The share of it that will be computed again
+      is learned. It is 0 where caches have room, or where evicted prefixes are not requested again. At most own prefill
+      once more.
     """
 
     name: ClassVar[str] = "interference"
     decode_weight: float = 0.03
+    """Weight of a second that streams on the engine lose."""
     batch_weight: float = 0.5
+    """Weight of a second by which first tokens of the same step are late."""
     queue_weight: float = 0.08
+    """Weight of a second for requests that come later."""
     eviction_weight: float = 7.0
+    """Weight of a second that computing evicted prefixes again takes: it delays another request."""
     max_eviction_s: float = 1.5
+    """Maximum own prefill seconds that count for evictions, so that a long prompt does not wait for the cache."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Seconds lost by others, weighted."""

@@ -11,9 +11,9 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class KvCacheHeadroom:
-    """Overflow / (KV in use / mean residence): by Little's law running sequences free KV at that rate.
+    """Wait for KV memory: overflow / (KV in use / mean residence), the rate at which running sequences free KV.
 
-    Warm tokens are counted as needing room too: they stand in the cache, but may be evicted for others meanwhile.
+    The rate follows from Little's law. Cached tokens count as needing room too: they may be evicted meanwhile.
     """
 
     name: ClassVar[str] = "kv_headroom"

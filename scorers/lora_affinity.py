@@ -11,11 +11,12 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class LoraAffinity:
-    """`load_s`: seconds to bring an adapter of a few hundred MB from host memory or disk to the GPU."""
+    """Seconds to load the request's LoRA adapter on engines that do not hold it."""
 
     name: ClassVar[str] = "lora_affinity"
     needs: ClassVar[str] = "holds_adapter"
     load_s: float = 0.5
+    """Seconds to load an adapter of a few hundred MB from host memory or disk to the GPU."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return 0 for engines that hold the adapter; an empty list where the model is not an adapter."""

@@ -17,8 +17,8 @@ MAX_PREFILL_SHARE = 0.6
 class PrefillStallCost:
     """Cost of stalled decoding, relative to the length of the stream that stalls.
 
-    A stall as long as the whole stream counts like `felt_s` seconds of TTFT: an answer of twenty tokens is ruined by a
-    stall that one of a thousand does not notice.
+    A stall as long as the whole stream counts like `ttft_equivalent_s` seconds of TTFT: a stall that ruins an answer of
+    twenty tokens is not noticed in one of a thousand.
 
     Streams that decode on an engine are each stalled for our own prefill. Our own stream there: where prefill takes the
     share u of an engine's time, a stream takes 1 / (1 - u) times as long. The latter draws streams to where little is
@@ -35,8 +35,11 @@ class PrefillStallCost:
     name: ClassVar[str] = "prefill_stall"
     needs: ClassVar[str] = "prefill_shares"
     ttft_equivalent_s: float = 0.4
+    """Seconds of TTFT that a stall as long as the whole stream counts as."""
     min_prefill_ratio: float = 0.5
+    """Ratio of a typical prefill to the median stream below which stalls count less."""
     burst_share: float = 0.6
+    """Share of an idle engine's time that the next burst is assumed to prefill."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return seconds lost by other streams and by our own; an empty list where pairs leave no choice."""

@@ -12,7 +12,7 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class PrefillTime:
-    """overhead + queue + own work, each as learned of that engine; and the steps of ranks that it waits for."""
+    """Predicted TTFT: overhead + queue + own prefill, as learned of each engine, and the steps of other ranks."""
 
     name: ClassVar[str] = "prefill_time"
 

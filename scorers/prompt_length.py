@@ -12,18 +12,20 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class PromptLengthAffinity:
-    """A penalty, not a filter: an idle pod of the wrong kind is better than a long queue at the right one.
+    """Penalty, not a filter: an idle pod of the wrong kind is better than a long queue at the right one.
 
-    On a pod for short prompts: `stalling` times the prefill beyond `short_s`, the time for which short prompts find it
-    busy. On a pod for long prompts: `waiting_s` for a prompt that takes less than `short_s`, since a long one may stand
-    before it at any time.
+    On a pod for short prompts, prefill beyond `max_short_s` costs more, since short prompts find the pod busy. On a pod
+    for long prompts, a prompt that takes less than `max_short_s` has a penalty, since a long one may be before it.
     """
 
     name: ClassVar[str] = "prompt_length"
     needs: ClassVar[str] = "prompts"
     max_short_s: float = 0.5
+    """Maximum prefill seconds of a short prompt."""
     overrun_weight: float = 2.0
+    """Penalty per second of prefill beyond `max_short_s`, on pods for short prompts."""
     short_penalty_s: float = 0.5
+    """Maximum penalty of a short prompt on pods for long ones."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the penalty per engine; an empty list where all pods take any prompt."""

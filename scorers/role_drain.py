@@ -13,15 +13,17 @@ from routing.request import Request
 class RoleDrain:
     """Cost of prefill on an engine whose role has become prefill while it has streams left.
 
-    A prefill engine computes without pause, so that such streams would hardly go on. Each is stalled for our own
-    prefill; a second of that counts `stall_weight` of a second of TTFT. At most `max_penalty_s`: where the others'
-    queue is longer than that, first tokens would be late instead, and of more requests.
+    A prefill engine computes without pause, so that such streams would hardly continue. Each is stalled for the
+    request's own prefill. The penalty has a maximum: where the queues of other engines are longer than that, first
+    tokens of more requests would be late instead.
     """
 
     name: ClassVar[str] = "role_drain"
     needs: ClassVar[str] = "draining_streams"
     stall_weight: float = 0.5
+    """Weight of a second for which a remaining stream stalls."""
     max_penalty_s: float = 3.0
+    """Maximum penalty in seconds."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the penalty per engine; an empty list where no engine drains."""

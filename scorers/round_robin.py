@@ -11,7 +11,7 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class RoundRobin:
-    """The later an engine was chosen, the more it costs."""
+    """Penalty that grows with how recently an engine was chosen."""
 
     name: ClassVar[str] = "round_robin"
 

@@ -11,16 +11,18 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class SessionAffinity:
-    """Seconds that the engine of a request's session is worth.
+    """Discount for the engine of a request's session.
 
-    `stay_s` only breaks ties: what a session is really worth is its warm prefix, which the prefill scorer sees.
-    `stored_s` is nearly a rule: a response that continues another can be answered only where that one is stored.
+    The cached prefix of the session is scored by `prefill_time`; this breaks ties only. A request that continues a
+    stored response can be answered only where that response is, so its discount is nearly a rule.
     """
 
     name: ClassVar[str] = "session_affinity"
     needs: ClassVar[str] = "session_at"
     tie_break_s: float = 0.005
+    """Discount for the engine that served the session last."""
     stored_response_s: float = 600.0
+    """Discount for the engine that stores the response which the request continues."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return negative seconds for the engine of the session, 0 for the others; an empty list without a session."""

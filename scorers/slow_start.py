@@ -11,9 +11,9 @@ from routing.request import Request
 
 @dataclass(frozen=True, slots=True)
 class SlowStart:
-    """For `window_s` after a pod became ready each request there counts as `per_request_s` of waiting, falling to zero.
+    """Penalty for pods that became ready recently: each request there counts as seconds of waiting.
 
-    Ages are relative to the oldest candidate's. Where all pods are alike new, as after a start of the gateway, no pod
+    Ages are relative to the oldest candidate's. Where all pods are equally new, as after a start of the gateway, no pod
     can relieve another, and a penalty would only move conversations off their prefixes. A window ends after
     `routing.candidates.NEW_POD_S` at the latest.
     """
@@ -21,7 +21,9 @@ class SlowStart:
     name: ClassVar[str] = "slow_start"
     needs: ClassVar[str] = "has_new_pods"
     window_s: float = 30.0
+    """Seconds after a pod became ready in which requests there count as waiting."""
     per_request_s: float = 1.0
+    """Seconds of waiting per request there, falling to zero over the window."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the penalty per engine; an empty list where all pods are alike new or older than the window."""

@@ -16,7 +16,7 @@ COLD_S = 3_600.0
 
 @dataclass(frozen=True, slots=True)
 class SpillPenalty:
-    """Engines of the lowest rank come first while one of them can begin to answer within `max_ttft_s`.
+    """Penalty for engines of higher rank; those of the lowest rank come first while one answers within `max_ttft_s`.
 
     An objective of a tier counts besides: where admission finds no engine of the lowest rank that keeps it, it takes
     the best one of the next rank. Where a share of the model's requests is to leave, it leaves before that, so that
@@ -27,9 +27,9 @@ class SpillPenalty:
     name: ClassVar[str] = "spill"
     needs: ClassVar[str] = "spill_ranks"
     max_ttft_s: float = 5.0
-    """Predicted time to first token on the best engine of the lowest rank from which on others are used."""
+    """Predicted TTFT on the best engine of the lowest rank, from which on higher ranks are used."""
     per_rank_s: float = 0.5
-    """What a rank costs then."""
+    """Penalty per rank then, in seconds."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return the penalty per engine; an empty list where all candidates have the same rank."""

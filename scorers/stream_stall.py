@@ -15,20 +15,21 @@ NOTICED_DEVIATIONS = 3.5
 
 @dataclass(frozen=True, slots=True)
 class StreamStall:
-    """Own prefill, for each sequence that runs there, times the share of them that it makes late.
+    """Seconds by which streams there end late: own prefill, for each sequence, times the share that it makes late.
 
     A stream that decodes makes no token while its engine prefills. Its reader does not notice until the stalls since
     its prompt add up to what it is ahead: `token_slack_s` for each token of its answer. Lengths of answers are learned,
     as a log-normal distribution; those that run at any time are the long ones, in proportion to their length. So a
     stream is late with the probability that such an answer is shorter than its stalls by the slack of a token.
-    `weight`, above 1: what is put there stalls it, and it is not the last.
     Not scored where pairs leave a choice: `prefill_stall` prices stalls there.
     """
 
     name: ClassVar[str] = "stream_stall"
     needs: ClassVar[str] = "stalls_s"
     weight: float = 1.5
+    """Weight of a second by which a stream ends late; above 1, since further prefills will follow."""
     token_slack_s: float = 0.03
+    """Seconds by which each token of an answer may be late without being noticed."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
         """Return seconds lost by other streams; an empty list where no stall is long, or pairs leave a choice."""

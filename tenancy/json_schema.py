@@ -11,8 +11,8 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def described(schema: Schema, text: str) -> Schema:
-    """The same with what an editor shows beside it."""
-    return {"description": text, **schema}
+    """Return the schema with the text that an editor shows beside it, in the place of any other."""
+    return {**schema, "description": text}
 
 
 def nullable(schema: Schema) -> Schema:

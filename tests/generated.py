@@ -96,6 +96,9 @@ FIELDS_IN = ("gateway/config", "gateway/roles", "routing", "scorers", "tenancy")
 MIN_COMMON = 0.5
 """Share of a section's keys that the fields of a class must have, to be what the section is read into."""
 
+MIN_KEYS = 2
+"""One common key is chance: many classes have a `name`, a `path` or a `weight`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Field:
@@ -105,34 +108,66 @@ class Field:
     default: str
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A class whose fields may be keys: first line of its docstring, fields, and `name` where it is a scorer."""
+
+    words: str
+    fields: dict[str, Field]
+    name: str
+
+
+NO_SECTION = Section("", {}, "")
+
+
 @lru_cache
-def classes() -> tuple[dict[str, Field], ...]:
-    """The fields of each class whose fields may be keys."""
+def classes() -> tuple[Section, ...]:
+    """Return each class whose fields may be keys."""
     found = []
     for folder in FIELDS_IN:
         for path in sorted((ROOT / folder).rglob("*.py")):
             tree = ast.parse(path.read_text(encoding="utf-8"))
-            found += [_fields(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+            found += [_section(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
     return tuple(found)
 
 
-def _fields(node: ast.ClassDef) -> dict[str, Field]:
-    fields = {}
+def _section(node: ast.ClassDef) -> Section:
+    fields, scorer = {}, ""
     for one, behind in pairwise([*node.body, ast.Pass()]):
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+            if ast.unparse(one.annotation) == "ClassVar[str]":
+                if one.target.id == "name" and isinstance(one.value, ast.Constant):
+                    scorer = str(one.value.value)
+                continue
             words, default = "", ""
             if isinstance(behind, ast.Expr) and isinstance(behind.value, ast.Constant):
                 words = " ".join(str(behind.value.value).split())
-            if isinstance(one.value, ast.Constant) and one.value.value not in (None, ""):
-                default = str(one.value.value).lower() if isinstance(one.value.value, bool) else str(one.value.value)
+            if (value := _constant(one.value)) not in (None, ""):
+                default = str(value).lower() if isinstance(value, bool) else str(value)
             fields[one.target.id] = Field(words, default)
-    return fields
+    return Section(first_line(ast.get_docstring(node)), fields, scorer)
 
 
-def fields_of(section: Collection[str]) -> dict[str, Field]:
-    """Return the fields of the class that has most of a section's keys; none where no class has half of them."""
-    best = max(classes(), key=lambda fields: (len(fields.keys() & section), -len(fields)))
-    return best if len(best.keys() & section) >= MIN_COMMON * len(section) else {}
+def _constant(node: ast.expr | None) -> object:
+    """Return the value of a constant, or of a size as `32 << 20`; None for all else."""
+    match node:
+        case ast.Constant(value):
+            return value
+        case ast.BinOp(ast.Constant(int(size)), ast.LShift(), ast.Constant(int(bits))):
+            return size << bits
+    return None
+
+
+def section_of(key: str, below: Collection[str]) -> Section:
+    """Return the class that a section is read into: the scorer of that name, else the class with most of its keys.
+
+    No class where none has at least two of them, and half of them.
+    """
+    if key.startswith("routing.scorers."):
+        return next(each for each in classes() if each.name == key.rpartition(".")[2])
+    best = max(classes(), key=lambda each: (len(each.fields.keys() & below), -len(each.fields)))
+    common = len(best.fields.keys() & below)
+    return best if common >= max(MIN_KEYS, MIN_COMMON * len(below)) else NO_SECTION
 
 
 def keys(schema: Mapping[str, Any]) -> str:
@@ -151,11 +186,13 @@ def keys(schema: Mapping[str, Any]) -> str:
 
 def _keys(schema: Mapping[str, Any], path: str) -> Iterator[Row]:
     section = schema.get("properties", {})
-    fields = fields_of(section.keys()) if section else {}
+    fields = section_of(path, section.keys()).fields if section else {}
     for name, below in section.items():
         at = f"{path}.{name}" if path else name
         words, field = below.get("description", ""), fields.get(name, Field("", ""))
         meaning = words or field.words
+        if not meaning and path == "routing.scorers":
+            meaning = section_of(at, ()).words
         if field.default and "default" not in meaning.lower():
             meaning = f"{meaning} Default: {field.default}.".strip()
         yield code(at), _type(below), meaning

@@ -1,1 +1,1 @@
-"""A canary at work: watched by its outcomes, judged together with all gateways, shown, and promoted or reverted."""
+"""Canaries at run time: collects their outcomes, shares the evidence between gateways, promotes or reverts."""

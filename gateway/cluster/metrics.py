@@ -276,8 +276,8 @@ class SupervisorMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Running children, and restarts by process."""
-        yield GaugeMetricFamily("hearth_worker_processes", "Running processes.", len(self._team.children))
-        restarts = CounterMetricFamily("hearth_worker_restarts", "Processes that were replaced.", labels=("process",))
+        yield GaugeMetricFamily("hearth_worker_processes", "Running child processes.", len(self._team.children))
+        restarts = CounterMetricFamily("hearth_worker_restarts", "Processes that were restarted.", labels=("process",))
         for slot in self._team.slots:
             restarts.add_metric((slot.name,), slot.restarts)
         yield restarts

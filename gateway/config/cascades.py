@@ -320,7 +320,9 @@ def cascade_schema() -> Schema:
             "file": described(TEXT.schema, "Labelled file to append to, for `hearth cascade calibrate`."),
             "share": described(FRACTION.schema, "Share of the requests of tenants with cascade_collect."),
             "max_budget_per_hour": described(AMOUNT.schema, "Maximum cost of collected answers per hour and worker."),
-            "max_tokens_per_hour": described(COUNT.schema, "Maximum tokens of them per hour and worker."),
+            "max_tokens_per_hour": described(
+                COUNT.schema, "Maximum tokens of collected prompts and answers per hour and worker."
+            ),
             "max_rows": described(COUNT.schema, "Rows of the file at which collection ends (default 5000)."),
             "judge_model": described(TEXT.schema, "Model that compares answers which nothing else labels."),
             "scorer": described(SOME_NAMES.schema, "Command that scores answers, as a list of arguments."),

@@ -78,7 +78,7 @@ class KubernetesSourceConfig:
     """Pods of one namespace, selected by labels, a service's EndpointSlices, or InferencePools."""
 
     namespace: str | None = None
-    """None: our own, from the service account's folder."""
+    """Namespace; None: the gateway's own, from the service account's folder."""
     selector: str | None = None
     """Label selector as for `kubectl get pods -l`."""
     service: str | None = None
@@ -323,6 +323,8 @@ def _selector(value: object) -> str:
 PORT: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": 65_535}, COUNT.schema["anyOf"][1]]}
 
 
+POOL_TEXT = "Name of its pool, in metrics and for autoscalers."
+
 FACT: Schema = {
     "anyOf": [TEXT.schema, {"type": "integer"}, {"type": "boolean"}, {"type": "array", "items": TEXT.schema}]
 }
@@ -331,15 +333,23 @@ FACT: Schema = {
 def discovery_schema() -> Schema:
     """Return the schema of `discovery`."""
     scheduling: Schema = {"enum": ["fcfs", "priority"]}
-    own: dict[str, Schema] = {"url": TEXT.schema, "pool": TEXT.schema, "scheduling_policy": scheduling}
+    own: dict[str, Schema] = {
+        "url": described(TEXT.schema, "Base URL of the pod: http:// or https://, host and port."),
+        "pool": described(TEXT.schema, POOL_TEXT),
+        "scheduling_policy": described(scheduling, "What it was started with as --scheduling-policy (default fcfs)."),
+    }
     pods: Schema = {
         "type": "array",
         "items": {"anyOf": [TEXT.schema, table(own | facts_schema(), required=("url",))]},
     }
+    path = described(TEXT.schema, "Path of the file: a YAML list of pods as under `static.pods`.")
     return table(
         {
-            "static": described(table({"pods": pods}), "Pods by URL, with properties that they cannot report."),
-            "file": described(table({"path": TEXT.schema}, required=("path",)), "A file that lists pods, watched."),
+            "static": described(
+                table({"pods": described(pods, "A URL, or a mapping with the properties of the pod.")}),
+                "Pods by URL, with properties that they cannot report.",
+            ),
+            "file": described(table({"path": path}, required=("path",)), "A file that lists pods, watched."),
             "dns": described(_one_or_several(_dns()), "DNS names whose addresses or SRV records are pods."),
             "agent_registry": described(
                 {"anyOf": [FLAG.schema, table({"url": TEXT.schema, "stale_ttl_s": ABOVE_ZERO.schema})]},
@@ -356,28 +366,45 @@ def _one_or_several(one: Schema) -> Schema:
 
 def _dns() -> Schema:
     own: dict[str, Schema] = {
-        "name": TEXT.schema,
-        "port": PORT,
-        "scheme": {"enum": list(SCHEMES)},
-        "servers": NAMES.schema,
-        "timeout_s": ABOVE_ZERO.schema,
-        "max_interval_s": ABOVE_ZERO.schema,
-        "pool": TEXT.schema,
+        "name": described(TEXT.schema, "DNS name of the pods."),
+        "port": described(PORT, "Port of the pods; absent: the name has SRV records, which contain it."),
+        "scheme": described({"enum": list(SCHEMES)}, "Scheme of the pods' URLs (default http)."),
+        "servers": described(NAMES.schema, "Name servers as HOST:PORT (default: those of the system)."),
+        "timeout_s": described(ABOVE_ZERO.schema, "Seconds that a query may take (default 2)."),
+        "max_interval_s": described(ABOVE_ZERO.schema, "Maximum seconds between two queries (default 30)."),
+        "pool": described(TEXT.schema, POOL_TEXT),
     }
     return table(own | facts_schema(), required=("name",))
 
 
 def _kubernetes() -> Schema:
-    texts = ("namespace", "service", "api", "token_file", "ca_file", "region_label", "zone_label", "rack_label")
+    selector: Schema = {"anyOf": [TEXT.schema, {"type": "object", "additionalProperties": TEXT.schema}]}
+    texts = {
+        "namespace": "Namespace of the pods (default: the gateway's own).",
+        "service": "Service whose EndpointSlices list the pods.",
+        "api": "URL of the API server (default: that of the cluster the gateway runs in).",
+        "token_file": "File with the token for the API server (default: that of the service account).",
+        "ca_file": "CA certificates of the API server (default: those of the service account).",
+        "region_label": "Label with the region (default topology.kubernetes.io/region).",
+        "zone_label": "Label with the zone (default topology.kubernetes.io/zone).",
+        "rack_label": "Label with the rack (default topology.kubernetes.io/rack).",
+    }
     return table(
         {
-            **dict.fromkeys(texts, TEXT.schema),
-            "selector": {"anyOf": [TEXT.schema, {"type": "object", "additionalProperties": TEXT.schema}]},
-            "inference_pools": NAMES.schema,
-            "port": PORT,
-            "scheme": {"enum": list(SCHEMES)},
-            "nodes": FLAG.schema,
-            "objectives": {"enum": list(OBJECTIVE_GROUPS)},
+            **{key: described(TEXT.schema, text) for key, text in texts.items()},
+            "selector": described(selector, "Label selector as for `kubectl get pods -l`, or a mapping of labels."),
+            "inference_pools": described(NAMES.schema, "InferencePools whose pods are followed."),
+            "port": described(
+                PORT, "Port of pods found by selector (default: container port `http`, else their only one, else 8000)."
+            ),
+            "scheme": described({"enum": list(SCHEMES)}, "Scheme of the pods' URLs (default http)."),
+            "nodes": described(
+                FLAG.schema, "Read topology labels that pods lack from their nodes; needs permission (default false)."
+            ),
+            "objectives": described(
+                {"enum": list(OBJECTIVE_GROUPS)},
+                "API group of the InferenceObjectives and InferenceModelRewrites that are followed (default: none).",
+            ),
         }
     )
 

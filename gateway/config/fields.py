@@ -155,9 +155,17 @@ def read_mutual_tls(found: DocumentTable | None) -> MutualTlsFiles | None:
 def mutual_tls_schema(client_ca: str) -> Schema:
     """Return the JSON Schema of it; `client_ca` describes that key."""
     return table(
-        {"cert": TEXT.schema, "key": TEXT.schema, "client_ca": described(TEXT.schema, client_ca)},
+        certificate_schemas() | {"client_ca": described(TEXT.schema, client_ca)},
         required=("cert", "key"),
     )
+
+
+def certificate_schemas() -> dict[str, Schema]:
+    """Return the schemas of the two files of a listener's certificate."""
+    return {
+        "cert": described(TEXT.schema, "File with the certificate and its chain, PEM."),
+        "key": described(TEXT.schema, "File with the private key, PEM."),
+    }
 
 
 def check_extra(section: DocumentTable, extra: str, *modules: str) -> None:

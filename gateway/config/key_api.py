@@ -141,7 +141,14 @@ def key_store_schema() -> Schema:
 
 def key_api_schema() -> Schema:
     roles: Schema = {"enum": [each.value for each in ActorRole]}
-    client = table({"name": TEXT.schema, "role": roles, "tenant": TEXT.schema}, required=("name", "role"))
+    client = table(
+        {
+            "name": described(TEXT.schema, "Name in the client's certificate."),
+            "role": described(roles, "Role of requests with that certificate."),
+            "tenant": described(TEXT.schema, "Tenant of a tenant-admin."),
+        },
+        required=("name", "role"),
+    )
     return table(
         {
             "listen": described(ADDRESS_SCHEMA, "Listen address; beyond loopback only with tls."),

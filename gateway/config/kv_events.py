@@ -35,9 +35,9 @@ class KvLoadTimes:
     """Seconds per token to load KV from a slower medium, compared with the prefill that this saves."""
 
     cpu: float = 10e-6
-    """About 250 KB of KV per token over PCIe."""
+    """From host memory; 10 us are about 250 KB of KV per token over PCIe."""
     storage: float = 60e-6
-    """The same from a fast disk or a store across the network."""
+    """From a fast disk, or a store across the network."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,12 @@ def parse_zmq_endpoint(value: object) -> str:
 
 def kv_events_schema() -> Schema:
     source = table(
-        {"pod": TEXT.schema, "endpoint": TEXT.schema, "replay_endpoint": TEXT.schema, "topic": {"type": "string"}},
+        {
+            "pod": described(TEXT.schema, "Base URL of the pod."),
+            "endpoint": described(TEXT.schema, "ZeroMQ address of its events, as vLLM was given it."),
+            "replay_endpoint": described(TEXT.schema, "ZeroMQ address where missed events are requested."),
+            "topic": described({"type": "string"}, "Topic of its events (default: all)."),
+        },
         required=("pod", "endpoint"),
     )
     return table(
@@ -115,6 +120,8 @@ def kv_events_schema() -> Schema:
             "load_s_per_token": described(
                 schema_of_fields(KvLoadTimes(), above_zero=False), "Seconds to load the KV of a token, by medium."
             ),
-            "sources": described({"type": "array", "items": source}, "Where pods publish that do not report it."),
+            "sources": described(
+                {"type": "array", "items": source}, "Publishing addresses of pods that do not report theirs."
+            ),
         }
     )

@@ -20,24 +20,27 @@ class Limits:
     """Bounds on what the traffic port accepts, in bytes and counts."""
 
     max_body_bytes: int = 32 << 20
-    """A million tokens of text is 4 MB; images as data URLs make more."""
+    """Maximum size of a request body. A million tokens of text is 4 MB; images as data URLs make more."""
     max_total_body_bytes: int = 1 << 30
-    """All request bodies held at one time; beyond it new requests are rejected."""
+    """Maximum size of all request bodies held at one time; beyond it new requests are rejected."""
     max_header_bytes: int = 64 << 10
+    """Maximum size of the head of a request."""
     max_headers: int = 128
+    """Maximum number of headers of a request."""
     max_url_bytes: int = 8 << 10
+    """Maximum size of the request line."""
     max_connections: int = 20_000
+    """Maximum number of client connections."""
     max_pipelined_requests: int = 16
     """Requests read ahead of the current one on a connection; reading stops beyond it."""
     high_water_bytes: int = 64 << 10
     """Bytes unsent to a slow client at which its pod is paused."""
     max_recorded_response_bytes: int = 256 << 10
-    """Response bytes kept by reference per request: the prefix index learns from them, and a cut stream resumes with
-    them."""
+    """Maximum response bytes kept per request: for the prefix index, and to resume a cut stream."""
     max_replay_body_bytes: int = 256 << 10
-    """Body of one streaming request kept for resumption; a stream with a longer one cannot be resumed."""
+    """Maximum request body of a stream that can be resumed."""
     max_total_replay_body_bytes: int = 256 << 20
-    """All of these together; a stream beyond this limit cannot be resumed."""
+    """Maximum size of all request bodies kept for resumption; streams beyond it cannot be resumed."""
 
     def per_process(self, processes: int) -> Limits:
         """Return the limits of one of `processes` processes, so that all together keep to these.

@@ -8,7 +8,7 @@ from gateway.config.fields import OFF_SCHEMA, schema_of_fields
 from routing.candidates import Scorer
 from scorers.registry import SCORERS, routings
 from tenancy.document import DocumentTable, InvalidValue, integer, one_of, positive, read_fields
-from tenancy.json_schema import Schema, table
+from tenancy.json_schema import Schema, described, table
 from tenancy.reading.fields import COUNT
 
 
@@ -76,7 +76,14 @@ def _is_off(value: object) -> bool:
 
 def routing_schema() -> Schema:
     scorers = {scorer.name: {"anyOf": [schema_of_fields(scorer(), above_zero=False), OFF_SCHEMA]} for scorer in SCORERS}
-    integer = table(
-        {"name": {"enum": list(routings())}, "scorers": table(scorers), "max_blocks_per_engine": COUNT.schema}
+    names: Schema = {"enum": list(routings())}
+    changed = table(
+        {
+            "name": described(names, "Routing that is changed (default warm)."),
+            "scorers": described(table(scorers), "Parameters of scorers, or `off`; a scorer that is named is added."),
+            "max_blocks_per_engine": described(
+                COUNT.schema, "Maximum blocks per engine in the approximate prefix index (default 65536)."
+            ),
+        }
     )
-    return {"anyOf": [{"enum": list(routings())}, integer]}
+    return {"anyOf": [names, changed]}

@@ -23,6 +23,7 @@ from gateway.config.fields import (
     NOT_SUPPORTED,
     OFF_SCHEMA,
     Secret,
+    certificate_schemas,
     parse_address,
     parse_address_or_off,
     parse_file,
@@ -220,7 +221,7 @@ def config_schema() -> Schema:
                     NAMES.schema, "Networks whose forwarding and identity headers are trusted."
                 ),
                 "pod_api_key": described(TEXT.schema, "API key of the pods, as given to vLLM's --api-key."),
-                "pod_api_key_file": described(TEXT.schema, "File that contains it."),
+                "pod_api_key_file": described(TEXT.schema, "File that contains the pods' API key."),
                 "discovery": described(discovery_schema(), "Sources of pods."),
                 "model_list": described(
                     {"type": "array", "items": model_schema()}, "Models: prices, pods and cascades."
@@ -250,7 +251,7 @@ def config_schema() -> Schema:
                     extproc_schema(), "Listener for Envoy's external processing filter; absent: none."
                 ),
                 "tls": described(
-                    table({"cert": TEXT.schema, "key": TEXT.schema}, required=("cert", "key")),
+                    table(certificate_schemas(), required=("cert", "key")),
                     "PEM files of the traffic listener.",
                 ),
                 "cors": described(cors_schema(), "Origins whose web pages may call the gateway; absent: none."),
@@ -260,7 +261,9 @@ def config_schema() -> Schema:
                 "key_api": described(key_api_schema(), "Listener on which API keys are managed; absent: none."),
                 "key_store": described(key_store_schema(), "Keys in Redis, mirrored to a folder; absent: in folders."),
                 "tracing": described(tracing_schema(), "OpenTelemetry traces; absent: none."),
-                "log": described(table({"level": {"enum": list(LOG_LEVELS)}}), "Logging."),
+                "log": described(
+                    table({"level": described({"enum": list(LOG_LEVELS)}, "Minimum level (default info).")}), "Logging."
+                ),
                 "limits": described(schema_of_fields(Limits()), "Limits on what the traffic port accepts."),
                 "retries": described(retries_schema(), "Retries and resumes: per request, and the budget of all."),
                 "stall_detection": described(
@@ -276,7 +279,7 @@ def _ports() -> dict[str, Schema]:
     or_off: Schema = {"anyOf": [ADDRESS_SCHEMA, OFF_SCHEMA]}
     count: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_PROCESSES}, COUNT.schema["anyOf"][1]]}
     return {
-        "listen": described(ADDRESS_SCHEMA, "Listen address for clients (default 127.0.0.1:8000)."),
+        "listen": described(ADDRESS_SCHEMA, "Listen address for clients, HOST:PORT (default 127.0.0.1:8000)."),
         "processes": described(count, "Worker processes that share the traffic port."),
         "metrics_listen": described(
             or_off, "Listen address of metrics and health, read-only, or off (default 127.0.0.1:9464)."
@@ -287,7 +290,7 @@ def _ports() -> dict[str, Schema]:
         "admin_token": described(
             TEXT.schema, "Token that admin requests must send; required unless admin_listen is loopback."
         ),
-        "admin_token_file": described(TEXT.schema, "File that contains it."),
+        "admin_token_file": described(TEXT.schema, "File that contains the admin token."),
     }
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from gateway.config.fields import (
     ADDRESS_SCHEMA,
     NUMBER_SCHEMA,
+    mutual_tls_schema,
     parse_address,
     parse_writable_path,
     read_mutual_tls,
@@ -106,23 +107,28 @@ def _plain(value: object) -> object:
 def supply_schema() -> Schema:
     """Return the JSON Schema of the section."""
     modes: Schema = {"enum": [False, *(mode.value for mode in ControlMode)]}
-    rails = table(dict.fromkeys(REQUIRED_RAILS, NUMBER_SCHEMA))
+    rails = {
+        "min_engines": "Minimum number of engines.",
+        "max_engines": "Maximum number of engines.",
+        "max_step_per_minute": "Maximum change of the figure within a minute, up or down.",
+        "engine_hours_per_day": "Budget of engine-hours in any 24 hours; beyond it the figure falls to min_engines.",
+    }
     words = {
         "scaling": "Desired engines: off, advise (default) or act.",
-        "spill": "Use of pools of higher rank.",
-        "prewarm": "Warm-up of new pods.",
-        "role_switch": "Changes of roles.",
-        "drain": "Drain before a count falls.",
+        "spill": "Use of pools of higher rank: off, advise (default) or act.",
+        "prewarm": "Warm-up of new pods: off, advise (default) or act.",
+        "role_switch": "Changes of roles; this version only advises.",
+        "drain": "Drain before a count falls; this version only advises.",
     }
     numbers = {
         "probability": "Share of requests that shall meet their objective (default 0.95).",
-        "max_age_s": "Older figures hold the count (default 90).",
-        "min_completeness": "Share of gateways that must report (default 1).",
+        "max_age_s": "Seconds after which figures are too old; the count is held then (default 90).",
+        "min_completeness": "Share of gateways that must report; below it the count is held (default 1).",
         "min_stay_s": "Minimum seconds that an added engine stays (default 300).",
-        "min_stay_prefill_s": "The same for prefill engines (default 180).",
-        "down_after_s": "Seconds for which a lower figure must hold (default 180).",
-        "down_margin": "Share of the count by which it must be lower (default 0.05).",
-        "idle_to_zero_s": "Quiet seconds after which a pool with min_engines 0 goes to zero (default 900).",
+        "min_stay_prefill_s": "Minimum seconds that an added prefill engine stays (default 180).",
+        "down_after_s": "Seconds for which a lower figure must hold before the count falls (default 180).",
+        "down_margin": "Share of the count by which the figure must be lower for it to fall (default 0.05).",
+        "idle_to_zero_s": "Seconds without a request after which a pool with min_engines 0 goes to zero (default 900).",
         "prewarm_max_s": "Maximum seconds of a new pod's warm-up (default 30).",
         "prewarm_max_tokens": "Maximum prompt tokens replayed to one engine (default 200000).",
         "prewarm_max_pods": "Pods warmed at once, by all gateways together (default 16).",
@@ -137,14 +143,20 @@ def supply_schema() -> Schema:
             **{name: described(NUMBER_SCHEMA, text) for name, text in numbers.items()},
             "use_forecast": described(FLAG.schema, "Scale ahead of a forecast peak (default true)."),
             "pools": described(
-                {"type": "object", "additionalProperties": rails}, "Guard rails by pool; `default` is for all others."
+                {
+                    "type": "object",
+                    "additionalProperties": table(
+                        {name: described(NUMBER_SCHEMA, rails[name]) for name in REQUIRED_RAILS}
+                    ),
+                },
+                "Guard rails by pool; `default` is for all others.",
             ),
             "listen": described(ADDRESS_SCHEMA, "Listen address of KEDA's external scaler; absent: none."),
             "tls": described(
-                table({"cert": TEXT.schema, "key": TEXT.schema, "client_ca": TEXT.schema}, required=("cert", "key")),
-                "PEM files of that listener; client_ca: authorities of KEDA's certificate.",
+                mutual_tls_schema("CA certificates that KEDA's client certificate is verified against."),
+                "PEM files of that listener.",
             ),
-            "state_file": described(TEXT.schema, "File of what decisions remember: forecasts, engine-hours of a day."),
+            "state_file": described(TEXT.schema, "File in which forecasts and the engine-hours of the day are kept."),
             "min_gateways": described(COUNT.schema, "Gateway processes that must be seen for an answer (default 1)."),
         }
     )

@@ -38,7 +38,9 @@ class FindingCollector(Collector):
             found.add_metric(labels, count)
         yield found
         yield GaugeMetricFamily(
-            "hearth_unchecked_findings", "Findings that could not be checked for want of figures.", len(diagnosis.gaps)
+            "hearth_unchecked_findings",
+            "Findings that could not be checked because figures are missing.",
+            len(diagnosis.gaps),
         )
         pools = Counter(pool for pool, _ in self.drained())
         drained = GaugeMetricFamily("hearth_finding_drained_pods", "Pods drained for a finding.", labels=("pool",))

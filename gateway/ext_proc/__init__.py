@@ -1,1 +1,1 @@
-"""The shell behind Envoy: the same gateway as an external processor, which picks pods and does not carry bytes."""
+"""The frontend behind Envoy: the gateway as an external processor, which picks pods; Envoy forwards the bytes."""

@@ -1,1 +1,1 @@
-"""What is known of pods, kept fresh: watching, probing, scraping, breakers. Decides nothing about requests."""
+"""The watched fleet: discovery, probes, scrapes and circuit breakers of pods. Makes no decision about requests."""

@@ -1,1 +1,1 @@
-"""The downstream HTTP codec: accepts connections, parses requests, writes responses. Knows no pod and no pipeline."""
+"""Downstream HTTP: accepts connections, parses requests, writes responses. Independent of pods and pipeline."""

@@ -18,7 +18,7 @@ SWEEPS_PER_TIMEOUT = 8
 MIN_PERIOD_S = 0.01
 MAX_PERIOD_S = 1.0
 
-LOOP = "patrol"
+LOOP = "timeouts"
 """The name under which exceptions are reported."""
 
 

@@ -95,7 +95,7 @@ class CacheLookupClient:
                 self._client.send(LookupProgress(ticket, LookupStep.ENDED))
         return request if response is None else self._with_hits(request, response)
 
-    @restarted("exact warmth")
+    @restarted("precise index")
     async def run(self) -> None:
         """Report changes of the fleet to the index process until cancelled."""
         while True:

@@ -150,7 +150,7 @@ class CacheLookupService:
     def _expect(self, pending: str) -> None:
         if self.index.prefill_done(pending):
             loop = asyncio.get_running_loop()
-            loop.call_later(EVENTS_WITHIN_S, call_guarded, "exact warmth", self.index.expire, pending)
+            loop.call_later(EVENTS_WITHIN_S, call_guarded, "precise index", self.index.expire, pending)
 
     # -- lookups ---------------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class CacheLookupService:
         self._pods = pods
         self.subscriptions.follow(pods)
 
-    @restarted("exact warmth")
+    @restarted("precise index")
     async def _send_states(self) -> None:
         while True:
             self._send_state()

@@ -30,7 +30,11 @@ FEED_COUNTERS: tuple[tuple[str, str, Callable[[EventFeed], float]], ...] = (
 
 ENGINE_COUNTERS: tuple[tuple[str, str, Callable[[EngineCacheMirror], float]], ...] = (
     ("hearth_kv_blocks_orphaned", "Blocks received before their parents.", lambda one: one.count.orphaned),
-    ("hearth_kv_blocks_dropped", "Blocks that could not be placed.", lambda one: one.count.dropped),
+    (
+        "hearth_kv_blocks_dropped",
+        "Blocks dropped: their parent is unknown, or a bound of the index is reached.",
+        lambda one: one.count.dropped,
+    ),
 )
 
 

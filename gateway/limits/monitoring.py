@@ -31,7 +31,9 @@ class QuotaMetrics(Collector):
         yield self._counter("hearth_limit_rejections", "Requests rejected, by limit.", quotas.rejected)
         yield self._counter("hearth_limit_terminated_streams", "Streams ended by a limit.", quotas.cut)
         yield self._used()
-        yield GaugeMetricFamily("hearth_limit_accounts", "Accounts in memory.", len(quotas.accounts))
+        yield GaugeMetricFamily(
+            "hearth_limit_accounts", "Accounts of tenants and users in memory.", len(quotas.accounts)
+        )
         leases = quotas.leases
         if leases is not None:
             words = "1 while limits are coordinated, 0 where this gateway applies local knowledge."

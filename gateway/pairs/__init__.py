@@ -1,1 +1,1 @@
-"""Pairs at work: both legs of one request, what passes between them, and what is asked of pods for that."""
+"""Prefill/decode pairs: the two attempts of one request, the KV parameters between them, and room for the KV."""

@@ -68,8 +68,16 @@ class PairMetrics(Collector):
             fallbacks.add_metric((reason,), count)
         yield fallbacks
         for name, words, histograms in (
-            ("hearth_kv_transfer_duration_seconds", "From the end of the prefill to the first token.", self._actual),
-            ("hearth_kv_transfer_predicted_seconds", "The same as predicted, for the same attempts.", self._predicted),
+            (
+                "hearth_kv_transfer_duration_seconds",
+                "From the end of the prefill to the first token of a pair.",
+                self._actual,
+            ),
+            (
+                "hearth_kv_transfer_predicted_seconds",
+                "Predicted time from the end of the prefill to the first token of a pair.",
+                self._predicted,
+            ),
         ):
             family = HistogramMetricFamily(name, words, labels=("connector",))
             for connector, histogram in histograms.items():

@@ -1,1 +1,1 @@
-"""The request pipeline, from a parsed request to its record: place, attempt, settle, retry. Knows no protocol."""
+"""The request pipeline from a parsed request to its record: place, attempt, settle, retry. Independent of protocols."""

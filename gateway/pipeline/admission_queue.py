@@ -1,4 +1,4 @@
-"""Where a request waits until an engine may take it: the one place between the pipeline and the router that may wait.
+"""The queue where requests wait for admission: the only wait between the pipeline and the router.
 
 Places immediately when admission allows it, in the same tick and without a task. Otherwise the request waits on a
 future; waiters are re-evaluated on every first token and completion and every 20 ms, and granted in the order of the

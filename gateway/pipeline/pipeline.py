@@ -1,10 +1,10 @@
-"""The request pipeline: from a request that was read to its record.
+"""The request pipeline: from a parsed request to its record. `RequestPipeline.handle_request` is the place to start.
 
-Reserve what it is expected to take on its caller's accounts, place it (choose an engine and charge the ledger, now or
-when admission allows it), have its transport carry it, settle. A pod that fails is replaced by another one while the
-request's limits and the retry budget allow it, also in the middle of a stream. Whatever happens, a cancellation in the
-tick of a grant included, the ledger gets back what was charged. Knows no protocol: front ends bring an
-`AttemptTransport`.
+Stages: reserve the expected usage on the caller's accounts; place the request (choose an engine and charge the ledger,
+now or when admission allows it); let its transport run an attempt; settle; record. A pod that fails is replaced while
+the request's limits and the retry budget allow it, also in the middle of a stream. Every charge is returned to the
+ledger, even if the request is cancelled in the tick in which it is admitted. Independent of protocols: each frontend
+brings an `AttemptTransport`.
 """
 
 from __future__ import annotations
@@ -39,47 +39,48 @@ Reserve = Callable[[Request, Caller], Awaitable[RequestMeter]]
 """Reserves what a request is expected to take on its caller's accounts. Raises `RequestRejected`."""
 
 Health = Callable[[str, AttemptStatus], bool | None]
-"""Receives pod URL and end of every attempt; opens breakers. Returns whether the pod was failing others before that,
-None where that is unknown.
+"""Receives pod URL and result of every attempt; opens breakers. Returns whether the pod was failing other requests
+before, None where that is unknown.
 """
 
 RunPairAttempt = Callable[[Placement, PrefillPlacement, AttemptTransport, float], Awaitable[AttemptResult]]
-"""Like `AttemptTransport.run_attempt`, of a request whose prompt another engine computes."""
+"""Runs an attempt like `AttemptTransport.run_attempt`, with the prompt prefilled by another engine."""
 
 OVERLOAD = frozenset({Reason.OVERLOADED, Reason.QUEUE_FULL})
+"""Rejections by admission, for which a request may be downgraded or its objective relaxed."""
 
 YIELDS, SPREAD = 0.4, 0.4
-"""Share of the resume time in which a cut stream waits at the rank of its tier, and up to how much more of it: streams
-that lost one pod together do not all stop waiting at once.
+"""Share of the resume time in which a cut stream waits in the queue at the rank of its tier, and the spread added to it
+by request id: streams that lost one pod together do not all stop waiting at once.
 """
 
 MAX_FALLBACKS = 2
-"""After so many failed pairs a request is prefilled where it is answered."""
+"""Maximum failed pairs of a request; then the engine that answers it also prefills it."""
 
 DECODE_PODS_OWN = frozenset({None, PairingFallback.DECODE_FAILED})
-"""Fallbacks with which an attempt's end is that of the pod that was to answer, as if there had been no pair."""
+"""Fallbacks with which the result of an attempt is that of the decode pod, as if there had been no pair."""
 
 WITHOUT_KV = frozenset({PairingFallback.TRANSFER_STALLED, PairingFallback.TRANSFER_FAILED})
-"""Fallbacks that take so long that the request is not paired again."""
+"""Fallbacks after which the request is not paired again: they take long."""
 
 
 class RequestHook:
-    """A feature that takes part in one request, such as a cascade: absent where no feature does."""
+    """Lets a feature, such as a cascade, take part in one request. Requests without such a feature have no hook."""
 
     async def serve(self, pipeline: RequestPipeline, context: RequestContext, transport: AttemptTransport) -> None:
-        """Get the request answered, by the stages of the pipeline. Raises `RequestRejected`."""
+        """Serve the request by the stages of the pipeline. Raises `RequestRejected`."""
         await pipeline.try_pods(context, transport)
 
     def downgrade(self) -> Request | None:
-        """Return the request to a cheaper model, to be sent under overload; None where there is none."""
+        """Return the request for a cheaper model to send under overload; None where there is none."""
         return None
 
     def finish(self, context: RequestContext) -> None:
-        """Add to the record of a request that has ended, however it did."""
+        """Add to the record of a request that has ended, served or not."""
 
 
 class RequestPipeline:
-    """One per gateway process; holds no request's state."""
+    """Serves requests: one per gateway process. The state of a request is its `RequestContext`."""
 
     def __init__(
         self,
@@ -95,8 +96,8 @@ class RequestPipeline:
         queue: AdmissionQueue | None = None,
         run_pair: RunPairAttempt | None = None,
     ) -> None:
-        """`reserve` is called for callers with accounts. By default no request waits in the `queue`, and without
-        `run_pair` the decode engine's next hop sees to the prefill.
+        """`reserve` is called for callers with accounts. The default `queue` has no admission, so no request waits.
+        Without `run_pair` the next hop of the decode engine (Envoy's sidecar) runs the prefill.
         """
         self._queue = queue or AdmissionQueue(router, clock=clock, draw=draw)
         self._health = health
@@ -110,11 +111,11 @@ class RequestPipeline:
         self.budget = RetryBudget(limits.retries, among=limits.processes)
 
     def report_health_to(self, health: Health) -> None:
-        """Report the ends of attempts to another receiver from now on; called before the first request."""
+        """Report results of attempts to another receiver from now on; called before the first request."""
         self._health = health
 
     def observe_first(self, observer: OutcomeListener) -> None:
-        """Call an observer before all others, which read what it adds to the record."""
+        """Call an observer before all others: they read what it adds to the record."""
         self.observers = (observer, *self.observers)
 
     def observe(self, observer: OutcomeListener) -> None:
@@ -134,11 +135,11 @@ class RequestPipeline:
         frontend: Frontend = HTTP,
         hook: RequestHook | None = None,
     ) -> None:
-        """Serve a request or reject it. Raises only `asyncio.CancelledError`, when the client has gone.
+        """Serve a request or reject it. Raises only `asyncio.CancelledError`, when the client has disconnected.
 
-        `objective`: by default that of its tier; `trace`: the trace it belongs to;
-        `lookup` looks up what engines have cached of it; `make_downgraded` sends it to another model instead; `hook`: a
-        feature that takes part, where `request` is the first that the feature asks for.
+        `objective`: default: that of its tier. `trace`: the trace it belongs to. `lookup`: looks up the request's
+        cached tokens in the precise prefix index. `make_downgraded`: returns the request for another model under
+        overload. `hook`: a feature that takes part; `request` is then the first request of the feature.
         """
         context = self._begin(request, caller, trace, frontend, objective)
         context.lookup, context.make_downgraded = lookup, make_downgraded
@@ -185,7 +186,7 @@ class RequestPipeline:
     ) -> None:
         """Run a request about a stored response: it counts against its caller's limits and computes no tokens.
 
-        Nothing is placed, learned or retried. Raises only `asyncio.CancelledError`, when the client has gone.
+        Nothing is placed, learned or retried. Raises only `asyncio.CancelledError`, when the client has disconnected.
         """
         context = self._begin(request, caller, trace)
         meter: RequestMeter | None = None
@@ -260,13 +261,13 @@ class RequestPipeline:
         for observe in self.observers:
             try:
                 observe(outcome)
-            except Exception as error:  # noqa: BLE001 - what one cannot count does not concern the others
+            except Exception as error:  # noqa: BLE001 - the other observers are called all the same
                 report_exception("observer", error)
 
     # -- stages ----------------------------------------------------------------------------------------------------
 
     async def try_pods(self, context: RequestContext, transport: AttemptTransport) -> None:
-        """Place and attempt a request until a pod has answered it. Raises `RequestRejected` where none does."""
+        """Place and attempt a request until a pod has answered it. Raises `RequestRejected` if none does."""
         result = await self.attempt(context, await self.place(context), transport)
         while result.end is not AttemptStatus.OK:
             if not self.may_retry(context, result):
@@ -274,9 +275,10 @@ class RequestPipeline:
             result = await self.attempt(context, await self.place(context), transport)
 
     async def place(self, context: RequestContext) -> Placement:
-        """Place a request on an engine, now or when one may take it; under overload as its tenant wants it instead.
+        """Place a request on an engine, now or when admission allows it. Under overload, apply the tenant's
+        `on_overload`.
 
-        One that has lost its pod was admitted once: it waits at the rank of its tier, before what is new there, and is
+        A request that has lost its pod was admitted once: it waits at the rank of its tier, before new requests, and is
         served late rather than rejected. Raises `RequestRejected`.
         """
         if context.cut_s is not None:
@@ -292,7 +294,7 @@ class RequestPipeline:
                 )
             except RequestRejected as rejection:
                 if result is not None and not (rejection.reason in OVERLOAD and has_lost_engine):
-                    # No other pod may serve it: how the last one failed says more than "no pod is ready".
+                    # No other pod may serve it: the failure of the last one is more useful than "no pod is ready".
                     raise rejection_for(result) from None
                 if rejection.reason not in OVERLOAD or not _relax_or_downgrade(context):
                     raise
@@ -300,10 +302,11 @@ class RequestPipeline:
                 context.record.queue_wait_s += self._clock() - started_s
 
     async def _place_continuation(self, context: RequestContext, cut_s: float) -> Placement:
-        """Place the remaining answer of a cut stream: for some of its time at the rank of its tier, then at once.
+        """Place the remaining answer of a cut stream: for part of the resume time at the rank of its tier, then at
+        once.
 
-        Late for others is better than cut for its client. Where no other pod is left, one that has failed it may serve
-        it all the same: it may have recovered.
+        Other requests become late rather than this stream cut. If no other pod is left, a pod that failed it is tried
+        again: it may have recovered.
         """
         avoid, objective, resume_s = context.avoid, context.objective, self._limits.resume_s
         by_s = cut_s + resume_s
@@ -324,7 +327,7 @@ class RequestPipeline:
     async def attempt(
         self, context: RequestContext, placement: Placement, transport: AttemptTransport
     ) -> AttemptResult:
-        """Carry a request to where it was placed, and settle. Raises only `asyncio.CancelledError`."""
+        """Run one attempt at the engine of a placement and settle it. Raises only `asyncio.CancelledError`."""
         context.last, context.result = placement, None
         if context.record.trace is not None:
             context.record.trace.attempt = len(context.record.attempts) + 1
@@ -340,7 +343,7 @@ class RequestPipeline:
         return result
 
     def _settle(self, context: RequestContext, placement: Placement, result: AttemptResult | None) -> None:
-        """Give back what was charged and learn from the result. `result` is None where the client has gone."""
+        """Return the charges and learn from the result; `result` is None if the client has disconnected."""
         now_s, record = self._clock(), context.record
         placement.was_left = result is None
         try:
@@ -390,7 +393,7 @@ class RequestPipeline:
             context.request = replace(context.request, is_single_engine=True)
 
     def _report_health(self, placement: Placement, result: AttemptResult, tenant: str | None) -> bool:
-        """Report how its pods did. Returns whether the one that was to answer was failing others before."""
+        """Report the health of its pods. Returns whether the decode pod was failing other requests before."""
         side = placement.prefill
         if side is not None and side.done_s is not None:
             self._health(side.engine.pod, AttemptStatus.OK)
@@ -417,7 +420,7 @@ class RequestPipeline:
         """
         is_in_time = self._clock() < self._deadline(context)
         if result.started or context.cuts:
-            # Where the prefill half of a pair has failed a remaining answer, no pod was asked for that: it stands.
+            # If the prefill attempt of a pair failed, no pod was sent the continuation: it can be sent again.
             is_left = result.continuation is not None or not result.started
             may = is_left and context.cuts <= self._retries.max_resumes and is_in_time
             context.attempt_kind = RetryKind.RESUME
@@ -426,7 +429,7 @@ class RequestPipeline:
         failed = sum(not attempt.was_unhealthy for attempt in asked)
         if not (self._retries.may_retry(failed, len(asked)) and is_in_time):
             return False
-        # An engine that was not reached was asked for nothing: the next attempt is still a first one.
+        # An engine that was not reached has received nothing: the next attempt is still a first one.
         context.attempt_kind = kind = RetryKind.FAILOVER if result.end.is_engine_gone else RetryKind.RETRY
         return result.end is AttemptStatus.UNREACHABLE or self.budget.take(kind, context.caller.tenant.name)
 
@@ -438,7 +441,7 @@ class RequestPipeline:
 
 
 def _cause_of(cancel: asyncio.CancelledError) -> RequestRejected | None:
-    """Return the rejection that a request was cancelled with; None where its client has gone."""
+    """Return the rejection that a request was cancelled with; None if its client has disconnected."""
     return next((why for why in cancel.args if isinstance(why, RequestRejected)), None)
 
 
@@ -449,7 +452,7 @@ def _settle_meter(meter: RequestMeter, context: RequestContext, result: AttemptR
 
 
 def _relax_or_downgrade(context: RequestContext) -> bool:
-    """Replace objective or model by what its tenant prefers to a rejection. Returns False where there is none left."""
+    """Relax the objective or downgrade the model, by the tenant's `on_overload`. Returns False if neither is left."""
     tenant, request, objective = context.caller.tenant, context.request, context.objective
     if tenant.on_overload is OverloadAction.RELAX and tenant.relaxed is not None and objective.tier is tenant.tier:
         context.objective = relaxed(objective, tenant.relaxed)
@@ -466,7 +469,7 @@ def _relax_or_downgrade(context: RequestContext) -> bool:
 
 
 def _smaller(context: RequestContext) -> Request | None:
-    """Return the request to the model that its tenant downgrades to, once; None where there is none."""
+    """Return the request for the model that its tenant downgrades to, once; None where there is none."""
     request = context.request
     model = context.caller.tenant.downgrades.get(request.model)
     if model is None or context.make_downgraded is None or request.downgraded_from is not None:
@@ -484,8 +487,8 @@ def _is_failed_pair(attempt: AttemptReceipt) -> bool:
 
 
 def _counts(attempt: AttemptReceipt) -> bool:
-    """Return whether it is one of the few attempts of a request: not where a pair failed by its other half, nor where
-    no pod was reached.
+    """Return whether an attempt counts towards `max_attempts`: not if the prefill half of a pair failed, nor if no pod
+    was reached.
     """
     if not AttemptStatus(attempt.result).is_counted:
         return False

@@ -1,6 +1,6 @@
-"""The one table that turns a reason into status, code and headers, and the two dialects a refusal is told in.
+"""The one table from reason to status, code and headers, and the error bodies of the OpenAI and Anthropic APIs.
 
-Used by every shell. Names follow the OpenAI and Anthropic APIs, so that their clients raise and retry rightly.
+Used by every frontend. Names follow the two APIs, so that their clients raise and retry correctly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from routing.rejection import ErrorOwner, Reason, RequestRejected
 
 @dataclass(frozen=True, slots=True)
 class ResponseSpec:
-    """How a reason is told: HTTP status, OpenAI `type` and `code`, Anthropic `type`, and whose fault it is."""
+    """The response to a reason: HTTP status, OpenAI `type` and `code`, Anthropic `type`, and the owner of the fault."""
 
     status: int
     type: str
@@ -24,7 +24,7 @@ class ResponseSpec:
     anthropic: str
     fault: ErrorOwner
     hopeless: bool = False
-    """A client that retries unchanged will fail again."""
+    """Whether an unchanged retry fails again: `x-should-retry: false`."""
 
 
 def _client(status: int, code: str, kind: str = "invalid_request_error", anthropic: str | None = None) -> ResponseSpec:
@@ -36,17 +36,17 @@ def _pod(status: int, code: str, kind: str = "server_error") -> ResponseSpec:
 
 
 def _spent(kind: str, code: str = "rate_limit_exceeded", *, hopeless: bool = False) -> ResponseSpec:
-    """A tenant that has used what it may: OpenAI's clients tell by the type whether requests or tokens ran out."""
+    """Return the response for a used-up limit; its type says to OpenAI's clients whether of requests or tokens."""
     return ResponseSpec(429, kind, code, "rate_limit_error", ErrorOwner.CLIENT, hopeless)
 
 
 def _shed() -> ResponseSpec:
-    """Load that we turn away: 429, as the endpoint picker protocol demands; Anthropic's clients know it as 529."""
+    """Return the response under overload: 429, as the endpoint picker protocol requires; 529 for Anthropic's API."""
     return ResponseSpec(429, "rate_limit_error", "slow_down", "overloaded_error", ErrorOwner.GATEWAY)
 
 
 def _saturated() -> ResponseSpec:
-    """A bound of this gateway process: another gateway may have room."""
+    """Return the response at a bound of this gateway process; another gateway may have room."""
     return ResponseSpec(429, "rate_limit_error", "slow_down", "rate_limit_error", ErrorOwner.GATEWAY)
 
 
@@ -71,7 +71,7 @@ RESPONSES: dict[Reason, ResponseSpec] = {
     Reason.INVALID_KEY: _client(401, "invalid_api_key", anthropic="authentication_error"),
     Reason.REGION_NOT_ALLOWED: _client(403, "region_not_allowed", anthropic="permission_error"),
     Reason.PROVIDER_NOT_ALLOWED: _client(403, "provider_not_allowed", anthropic="permission_error"),
-    # 409 is what openai-python retries: only `x-should-retry` keeps it from asking again for what nobody wants.
+    # openai-python retries 409: only `x-should-retry` prevents a retry of the superseded request.
     Reason.SUPERSEDED: _client(409, "superseded"),
     Reason.RATE_LIMITED_REQUESTS: _spent("requests"),
     Reason.RATE_LIMITED_TOKENS: _spent("tokens"),
@@ -113,7 +113,7 @@ llm-d has no value for a tenant's own limits; the header is left out there, and 
 
 
 def status_of(reason: Reason, *, anthropic: bool = False) -> int:
-    """The HTTP status a reason is told with."""
+    """Return the HTTP status of a reason."""
     spec = RESPONSES[reason]
     return ANTHROPIC_OVERLOADED if anthropic and spec.anthropic == "overloaded_error" else spec.status
 
@@ -139,7 +139,7 @@ def rejection_headers(rejection: RequestRejected, *, anthropic: bool = False) ->
 
 
 def rejection_body(rejection: RequestRejected, *, anthropic: bool, request_id: str) -> bytes:
-    """The JSON body of a refusal, in OpenAI's or Anthropic's shape."""
+    """Return the JSON body of a rejection, in OpenAI's or Anthropic's format."""
     spec = RESPONSES[rejection.reason]
     if anthropic:
         error = {"type": spec.anthropic, "message": rejection.message}

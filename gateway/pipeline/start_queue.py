@@ -1,8 +1,8 @@
 """Requests that wait for the first pod of their model, which an autoscaler starts: by tier, each within its own wait.
 
-The first of them raises the signal for the pod at once. A request whose tier waits for less than the start still takes
-is rejected immediately, with the remaining time as Retry-After. When a pod is ready all are woken, the highest tier
-first, and go through admission like others. Nothing here runs while every requested model has a pod.
+The first of them signals the demand for a pod at once. A request whose tier waits for less than the start still takes
+is rejected immediately, with the remaining time as Retry-After. When a pod is ready all of them are woken, the highest
+tier first, and go through admission like others. Nothing here runs while every requested model has a pod.
 """
 
 from __future__ import annotations

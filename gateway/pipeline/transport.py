@@ -1,4 +1,4 @@
-"""The seam between the pipeline and a front end: how one attempt is sent to a pod and its response to the client.
+"""The interface between the pipeline and a frontend: sends one attempt to a pod and its response to the client.
 
 HTTP proxy, ext-proc and simulator each bring a transport; the pipeline knows no protocol.
 """

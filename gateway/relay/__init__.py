@@ -1,1 +1,1 @@
-"""A pod's answer on its way to the client: streams, whole bodies, and what is watched, kept or taken out on it."""
+"""Attempts over the gateway's own connections: sends a request to a pod and relays its response to the client."""

@@ -1,7 +1,7 @@
-"""Resume a stream whose pod was lost: what is left of it is requested from another pod, and spliced on.
+"""Resume a stream whose pod was lost: the rest is requested from another pod and spliced onto what was delivered.
 
-What may be resumed, how the rest is requested and how events are spliced is decided in `gateway/resume/`, purely.
-Each event of a continuation is read and written anew, which costs more than to pass it on: few streams are ever cut.
+What may be resumed, how the rest is requested and how events are spliced is decided in `gateway/resume/`, without I/O.
+Each event of a continuation is parsed and written again, which costs more than relaying it; few streams are cut.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Scans a stream of server-sent events: what may be sent on now, what is held or withheld, and errors inside it.
 
 Bytes in, bytes out; however the stream is split, the same bytes come out. Nearly every read holds whole events that
-need not be looked at, and costs two searches. Knows nothing of HTTP, sockets and clocks.
+need not be looked at, and costs two searches. Independent of HTTP, sockets and clocks.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Unary calls to a pod: small requests of the gateway itself, whose responses it reads whole. No client is sent any of
-it. One of them is the prefill attempt of a pair, which hands KV over to the decode engine.
+"""Unary calls to a pod: small requests of the gateway itself; it reads the complete response and sends none of it to a
+client. One of them is the prefill attempt of a pair, which hands KV over to the decode engine.
 """
 
 from __future__ import annotations

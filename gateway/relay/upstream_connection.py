@@ -16,7 +16,7 @@ that goes silent is found by `check` from marks that reads leave (`_has_read`), 
 the exchange ends, it is reported exactly once: to `end` of its body handler, or to `fail` of the exchange. `pause` and
 `resume` are called by the client's side: back pressure reaches the pod through TCP, and paused time is not silence.
 
-Knows nothing of requests and responses but heads and bytes.
+Independent of what requests and responses mean: it handles heads and bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Resume a stream that was cut at another pod: read what was delivered, request the rest, splice both.
+"""Resume a cut stream on another pod: read what was delivered, request the rest, splice both.
 
     delivered.py             what the client has been sent, read from its events
     continuation_request.py  the request for the rest, or why there is none (`anthropic.py`: messages as chat)

@@ -1,1 +1,1 @@
-"""Roles that follow the traffic: looks at the fleet now and then, and changes what engines are for."""
+"""Roles that follow the traffic: every second, decides whether an engine changes between prefill and decode."""

@@ -69,7 +69,9 @@ class RoleController(Collector):
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Return all metric families of this moment."""
-        role = GaugeMetricFamily("hearth_engine_role", "1 for its current role.", labels=(*ENGINE_LABELS, "role"))
+        role = GaugeMetricFamily(
+            "hearth_engine_role", "1 for the engine's current role.", labels=(*ENGINE_LABELS, "role")
+        )
         for name, has in self._roles().items():
             for each in Role:
                 role.add_metric((*engine_labels(name), each.value), float(has == each))

@@ -73,7 +73,7 @@ class SupplyCollector(Collector):
             "hearth_desired_engines", "Engines that the pool should have, guard rails applied.", labels=LABELS
         )
         needed = GaugeMetricFamily(
-            "hearth_needed_engines", "Engines that the load needs, before guard rails and stays.", labels=LABELS
+            "hearth_needed_engines", "Engines that the load needs, before guard rails and minimum stays.", labels=LABELS
         )
         by_tier = GaugeMetricFamily(
             "hearth_desired_tier_engines", "Part of the desired engines that a tier needs.", labels=(*LABELS, "tier")

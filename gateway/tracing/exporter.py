@@ -162,7 +162,7 @@ class SpanExporter(Collector):
     def collect(self) -> Iterator[CounterMetricFamily]:
         """Return the metric families of this moment."""
         yield CounterMetricFamily(
-            "hearth_traces_exported", "Requests whose spans the receiver has taken.", value=self.exported_traces
+            "hearth_traces_exported", "Sampled requests whose spans the receiver accepted.", value=self.exported_traces
         )
         dropped = CounterMetricFamily(
             "hearth_traces_dropped", "Sampled requests whose spans were lost.", labels=("reason",)
@@ -171,7 +171,7 @@ class SpanExporter(Collector):
             dropped.add_metric((reason.value,), self.dropped[reason])
         yield dropped
         yield CounterMetricFamily(
-            "hearth_trace_spans_rejected", "Spans that the receiver did not take.", value=self.rejected_spans
+            "hearth_trace_spans_rejected", "Spans that the receiver rejected.", value=self.rejected_spans
         )
 
     # -- the thread ------------------------------------------------------------------------------------------------

@@ -27,16 +27,20 @@ class WarmupCollector(Collector):
         yield CounterMetricFamily(
             "hearth_warmup_replays", "Prompts replayed to new pods by this gateway.", counters.replays
         )
-        yield CounterMetricFamily("hearth_warmup_tokens", "Prompt tokens of these replays.", counters.tokens)
+        yield CounterMetricFamily("hearth_warmup_tokens", "Prompt tokens of replays to new pods.", counters.tokens)
         yield CounterMetricFamily(
-            "hearth_warmup_cached_tokens", "Of these tokens, those that the pod had cached.", counters.cached_tokens
+            "hearth_warmup_cached_tokens",
+            "Prompt tokens of replays that the pod had cached already.",
+            counters.cached_tokens,
         )
         yield CounterMetricFamily(
             "hearth_warmup_seconds",
-            "Seconds from ready to taking load, of pods warmed here.",
+            "Seconds from ready to taking load, of pods that this gateway warmed.",
             counters.seconds,
         )
-        ended = CounterMetricFamily("hearth_warmups", "Warm-ups of pods, by why they ended.", labels=("reason",))
+        ended = CounterMetricFamily(
+            "hearth_warmups", "Ended warm-ups of pods, by reason of the end.", labels=("reason",)
+        )
         for reason in StopReason:
             ended.add_metric((reason.value,), counters.ends[reason])
         yield ended
@@ -51,7 +55,7 @@ class WarmupCollector(Collector):
         )
         yield CounterMetricFamily(
             "hearth_warmup_advised_tokens",
-            "Prompt tokens that these would have been sent.",
+            "Prompt tokens that would have been replayed with prewarm: act.",
             counters.advised_tokens,
         )
         yield GaugeMetricFamily("hearth_warmup_prompts", "Prompts kept for warm-ups.", len(controller.prompts))

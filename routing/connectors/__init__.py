@@ -1,1 +1,1 @@
-"""KV transfer connectors, one a file: the parameters that both legs of a pair are sent."""
+"""KV transfer connectors, one a file: the parameters of both attempts of a pair."""

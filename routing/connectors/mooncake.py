@@ -1,8 +1,8 @@
-"""Mooncake: point to point by a transfer id that the gateway makes, and an engine id that the bootstrap server tells.
+"""Mooncake: point to point by a transfer id that the gateway makes, and an engine id that the bootstrap server reports.
 
 Both legs may be sent at once; the prefill answer carries no parameters. Engines assert their roles. A prefill that ends
-by a stop token sends nothing. `remote_prefill_cached_tokens` makes the decode engine's usage say what the prefill
-engine really held, where that is known in time: else all that was transferred counts as cached.
+by a stop token sends nothing. `remote_prefill_cached_tokens` makes the decode engine's usage report what the prefill
+engine had cached, where that is known in time: else all that was transferred counts as cached.
 """
 
 from __future__ import annotations

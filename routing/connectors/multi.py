@@ -1,7 +1,8 @@
-"""`MultiConnector`: several in one engine, as the pod says: `MultiConnector(NixlConnector,MooncakeStoreConnector)`.
+"""`MultiConnector`: several in one engine, as the pod reports it:
+`MultiConnector(NixlConnector,MooncakeStoreConnector)`.
 
-The engine merges what its children answer, and fails where two of them answer the same word. So at most one of them
-may have words to pass; the others are stores beside it.
+The engine merges the parameters of its children, and fails if two of them set the same one. So at most one of them may
+have parameters; the others are stores.
 """
 
 from __future__ import annotations

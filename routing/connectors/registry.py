@@ -1,4 +1,4 @@
-"""The connectors. A new one is one file and one line here; a stranger's comes by an entry point (`gateway/pairs/`)."""
+"""The connectors. A new one is one file and one line here; plug-ins register by an entry point (`gateway/pairs/`)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a connector is to the gateway: which pods may pair, what each leg's body gets, and what is validated between.
+"""The interface of a connector: which pods may pair, the parameters of each attempt, and what is validated between.
 
-A connector is named as in vLLM's registry (`kv_connector`). Shapes are pure: nothing here asks a pod or knows time.
+A connector is named as in vLLM's registry (`kv_connector`). Pure: no I/O, no clock.
 """
 
 from __future__ import annotations

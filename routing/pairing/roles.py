@@ -51,17 +51,21 @@ class RoleTerms:
     """What the split is held to. Seconds; shares are of the engines whose role may change."""
 
     ttft_s: float = 2.0
+    """TTFT objective, in seconds."""
     tpot_s: float = 0.05
+    """TPOT objective, in seconds."""
     window_s: float = 120.0
-    """The recent traffic by which a split is judged: older decays with this time constant."""
+    """Time constant, in seconds, with which older traffic decays in the judgement of a split."""
     min_role_s: float = 60.0
-    """An engine keeps a role at least this long."""
+    """Minimum seconds that an engine keeps a role."""
     min_improvement: float = 0.05
-    """By how much the share of missed work must fall for an engine to move."""
+    """Minimum fall of the share of missed work for which an engine changes role."""
     max_changes_per_minute_ratio: float = 1.0
-    """At most this share of the engines changes role within a minute; one always may."""
+    """Maximum share of the engines that change role within a minute; one always may."""
     min_prefill_engines: int = 1
+    """Minimum number of engines that prefill."""
     min_decode_engines: int = 1
+    """Minimum number of engines that decode."""
 
     def __post_init__(self) -> None:
         for name in ("ttft_s", "tpot_s", "window_s"):

@@ -1,1 +1,1 @@
-"""The precise prefix index: what engines hold, from the KV events that they publish."""
+"""The precise prefix index: cached blocks of engines, from the KV events that they publish."""

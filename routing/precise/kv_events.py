@@ -1,4 +1,4 @@
-"""What an engine says of its KV cache: blocks stored, blocks removed, all cleared. Values as vLLM publishes them.
+"""KV cache events of an engine: blocks stored, blocks removed, all cleared. Values as vLLM publishes them.
 
 Field names and their order are vLLM's (`vllm/distributed/kv_events.py`): newer versions send maps, older ones arrays.
 """

@@ -16,7 +16,7 @@ class LookupNotifier:
 
     __slots__ = ()
 
-    name = "exact warmth"
+    name = "precise index"
 
     def placed(self, request: Request, engine: Engine, charge: Charge) -> None:
         if request.lookup is not None:

@@ -198,7 +198,6 @@ def read_request(
         regions=terms.regions,
         grants=terms.grants,
         priority=priority,
-        tenant=owner,
         reads_cache=not skips_cache,
         shows_cache=prompts <= 1 and counts_text and not skips_cache and not _has_remote_media(api, canonical, body),
         counts_text=counts_text and api not in REPEATING,

@@ -92,17 +92,17 @@ class CalibrationCollector(Collector):
         sums: tuple[tuple[str, str, Callable[[PodPredictionError], int]], ...] = (
             (
                 "hearth_upstream_predicted_cached_tokens",
-                "Cached tokens that were predicted.",
+                "Cached prompt tokens that routing predicted on the pod.",
                 lambda pod: pod.predicted_tokens,
             ),
             (
                 "hearth_upstream_actual_cached_tokens",
-                "Cached tokens that its engines reported.",
+                "Cached prompt tokens that the pod's engines reported.",
                 lambda pod: pod.actual_tokens,
             ),
             (
                 "hearth_upstream_cached_tokens_prediction_error",
-                "Sum of the absolute differences.",
+                "Absolute differences of predicted and reported cached tokens of the pod, summed.",
                 lambda pod: pod.error_tokens,
             ),
         )
@@ -117,7 +117,9 @@ class CalibrationCollector(Collector):
             labels=("upstream",),
         )
         drift = GaugeMetricFamily(
-            "hearth_upstream_prefix_prediction_drifting", "1 where that share is too high.", labels=("upstream",)
+            "hearth_upstream_prefix_prediction_drifting",
+            "1 while hearth_upstream_prefix_prediction_error_ratio is too high.",
+            labels=("upstream",),
         )
         for url, pod in self._judged.items():
             error.add_metric((url,), pod.error)

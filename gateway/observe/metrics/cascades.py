@@ -111,8 +111,9 @@ class CascadeCollector(Collector):
              tallies.cost),
             ("wasted_cost", "Cost of discarded answers.", ("cascade", "model_name"), tallies.wasted_cost),
             ("wasted_tokens", "Output tokens of discarded answers.", ("cascade", "model_name"), tallies.wasted_tokens),
-            ("cost_always_top", "Cost of the same answers by the largest model.", ("cascade",), tallies.always_top),
-            ("cost_always_first", "Cost of the same answers by the smallest model.", ("cascade",),
+            ("cost_always_top", "Cost of the same answers if the largest model had given all.", ("cascade",),
+             tallies.always_top),
+            ("cost_always_first", "Cost of the same answers if the smallest model had given all.", ("cascade",),
              tallies.always_first),
         )  # fmt: skip
         for name, words, labels, held in counters:
@@ -134,13 +135,25 @@ class CascadeCollector(Collector):
     def _guarantees(self) -> Iterator[Family]:
         shown: tuple[tuple[str, str, Callable[[GuaranteeStatus], float]], ...] = (
             ("guarantee_active", "1 while a quality guarantee holds.", lambda known: float(known.is_promised)),
-            ("guarantee_max_loss_ratio", "Quality that may be lost, 0 to 1.", lambda known: known.max_loss),
+            (
+                "guarantee_max_loss_ratio",
+                "Bound of the guarantee: quality that may be lost, 0 to 1.",
+                lambda known: known.max_loss,
+            ),
             ("guarantee_examples", "Examples that the guarantee is based on.", lambda known: known.examples),
-            ("drift_alarm", "1 where shadow samples contradict the guarantee.", lambda known: float(known.has_drifted)),
-            ("drift_suspected", "1 while shadow samples make a shift likely.", lambda known: float(known.is_suspected)),
+            (
+                "drift_alarm",
+                "1 while the guarantee is withdrawn because shadow samples contradict it.",
+                lambda known: float(known.has_drifted),
+            ),
+            (
+                "drift_suspected",
+                "1 while shadow samples make a loss of quality likely.",
+                lambda known: float(known.is_suspected),
+            ),
             ("shadow_samples", "Shadow samples compared.", lambda known: known.shadow_samples),
-            ("shadow_agreement_ratio", "Share of them that agreed.", lambda known: known.agreement),
-            ("shadow_cost", "Cost of them.", lambda known: known.shadow_cost),
+            ("shadow_agreement_ratio", "Share of shadow samples whose answers agreed.", lambda known: known.agreement),
+            ("shadow_cost", "Cost of shadow samples.", lambda known: known.shadow_cost),
         )
         for name, words, value_of in shown:
             family = GaugeMetricFamily(f"hearth_cascade_{name}", words, labels=("cascade",))
@@ -153,7 +166,7 @@ class CascadeCollector(Collector):
     def _models(self) -> Iterator[Family]:
         frozen = GaugeMetricFamily(
             "hearth_cascade_model_frozen",
-            "1 for a model of which no answer is accepted, so that it is tried rarely.",
+            "1 while no answer of the model is accepted, so that few requests try it.",
             labels=("cascade", "model_name"),
         )
         raised = GaugeMetricFamily(

@@ -49,19 +49,23 @@ class ReloadStatus(Collector):
         """Return all metric families of this moment."""
         config, policy = self.config, self.policy
         yield GaugeMetricFamily(
-            "hearth_config_last_reload_successful", "1 where it succeeded.", float(config.is_successful)
+            "hearth_config_last_reload_successful",
+            "1 where the last reload of the configuration succeeded.",
+            float(config.is_successful),
         )
         yield GaugeMetricFamily(
             "hearth_config_last_reload_success_timestamp_seconds",
-            "Unix time of the last success.",
+            "Unix time of the last successful reload of the configuration.",
             config.succeeded_at_s,
         )
         yield GaugeMetricFamily(
-            "hearth_policy_last_reload_successful", "1 where it succeeded.", float(policy.is_successful)
+            "hearth_policy_last_reload_successful",
+            "1 where the last reload of the policy succeeded.",
+            float(policy.is_successful),
         )
         yield GaugeMetricFamily(
             "hearth_policy_last_reload_success_timestamp_seconds",
-            "Unix time of the last success.",
+            "Unix time of the last successful reload of the policy.",
             policy.succeeded_at_s,
         )
         restart = GaugeMetricFamily(
@@ -84,7 +88,11 @@ class WarningCollector(Collector):
 
     def collect(self) -> Iterator[Family]:
         """Return the gauge of this moment."""
-        family = GaugeMetricFamily("hearth_warnings", "1 while the cause lasts.", labels=("event", "subject"))
+        family = GaugeMetricFamily(
+            "hearth_warnings",
+            "1 while the condition of a warning lasts; the log line of the event names the fix.",
+            labels=("event", "subject"),
+        )
         for pair in dict.fromkeys(pair for standing in self._standing for pair in standing()):
             family.add_metric(pair, 1.0)
         yield family

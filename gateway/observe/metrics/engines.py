@@ -18,9 +18,9 @@ from gateway.runtime.metric_families import Family
 from routing.pod_record import GpuReading, NodeReading
 
 SUMMARIES = (
-    ("hearth_engine_queue_seconds", "Requests' time in engines' queues.", "request_queue_time_seconds"),
-    ("hearth_engine_prefill_seconds", "Requests' time in prefill.", "request_prefill_time_seconds"),
-    ("hearth_engine_decode_seconds", "Requests' time in decode.", "request_decode_time_seconds"),
+    ("hearth_engine_queue_seconds", "Time of requests in engines' queues.", "request_queue_time_seconds"),
+    ("hearth_engine_prefill_seconds", "Time of requests in prefill.", "request_prefill_time_seconds"),
+    ("hearth_engine_decode_seconds", "Time of requests in decode.", "request_decode_time_seconds"),
     ("hearth_engine_nixl_transfer_seconds", "Time of NIXL transfers.", "nixl_xfer_time_seconds"),
     ("hearth_engine_nixl_post_seconds", "Time to post NIXL transfers.", "nixl_post_time_seconds"),
 )
@@ -49,10 +49,10 @@ COUNTERS = (
 """Metric, description, and vLLM's counter."""
 
 GPU_GAUGES: tuple[tuple[str, str, Callable[[GpuReading], float | None]], ...] = (
-    ("hearth_gpu_utilization_ratio", "Part of the time in use.", lambda gpu: gpu.utilization),
-    ("hearth_gpu_memory_used_bytes", "Memory in use.", lambda gpu: gpu.memory_used_bytes),
-    ("hearth_gpu_memory_total_bytes", "Memory.", lambda gpu: gpu.memory_total_bytes),
-    ("hearth_gpu_power_watts", "Power drawn.", lambda gpu: gpu.power_w),
+    ("hearth_gpu_utilization_ratio", "Part of the time in which the GPU was in use.", lambda gpu: gpu.utilization),
+    ("hearth_gpu_memory_used_bytes", "Memory of the GPU in use.", lambda gpu: gpu.memory_used_bytes),
+    ("hearth_gpu_memory_total_bytes", "Memory of the GPU.", lambda gpu: gpu.memory_total_bytes),
+    ("hearth_gpu_power_watts", "Power drawn by the GPU.", lambda gpu: gpu.power_w),
 )
 
 

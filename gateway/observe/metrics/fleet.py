@@ -55,7 +55,7 @@ class FleetCollector(Collector):
         states = dict.fromkeys(PodState, 0)
         for known in self.router.fleet.pods:
             states[known.state] += 1
-        by_state = GaugeMetricFamily("hearth_upstreams", "Upstreams by state.", labels=("state",))
+        by_state = GaugeMetricFamily("hearth_upstreams", "Pods by state.", labels=("state",))
         for state, count in states.items():
             by_state.add_metric((state.value,), count)
         return by_state
@@ -73,14 +73,18 @@ class FleetCollector(Collector):
             ),
             (
                 "hearth_engine_pending_prefill_tokens",
-                "Prefill tokens of this gateway that are not done.",
+                "Prompt tokens of this gateway's requests that the engine has not computed yet.",
                 lambda engine: own[engine.slot].prefill_tokens,
             ),
-            ("hearth_engine_kv_tokens", "KV tokens of this gateway.", lambda engine: own[engine.slot].kv_tokens),
+            (
+                "hearth_engine_kv_tokens",
+                "KV tokens of this gateway's requests on the engine.",
+                lambda engine: own[engine.slot].kv_tokens,
+            ),
             ("hearth_engine_kv_capacity_tokens", "KV cache capacity.", lambda engine: engine.kv_tokens),
             (
                 "hearth_engine_external_running_requests",
-                "Running requests of others, as of the last scrape.",
+                "Running requests that were not placed by these gateways, as of the last scrape.",
                 lambda engine: ledger.external[engine.slot].running,
             ),
             (
@@ -117,9 +121,13 @@ class SourceCollector(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Return all metric families of this moment."""
         labels = ("source",)
-        pods = GaugeMetricFamily("hearth_discovery_source_upstreams", "Pods in its last list.", labels=labels)
-        age = GaugeMetricFamily("hearth_discovery_source_age_seconds", "Since its last list.", labels=labels)
-        up = GaugeMetricFamily("hearth_discovery_source_up", "0 while the source fails.", labels=labels)
+        pods = GaugeMetricFamily(
+            "hearth_discovery_source_upstreams", "Pods in the last list of the source.", labels=labels
+        )
+        age = GaugeMetricFamily(
+            "hearth_discovery_source_age_seconds", "Seconds since the last list of the source of pods.", labels=labels
+        )
+        up = GaugeMetricFamily("hearth_discovery_source_up", "0 while the source of pods fails.", labels=labels)
         now_s = self._clock()
         for source in self._census.sources:
             up.add_metric((source.name,), float(not source.trouble))

@@ -47,10 +47,14 @@ class LatencyHistograms:
 
 
 SHOWN: tuple[tuple[str, str, Callable[[LatencyHistograms], Histogram]], ...] = (
-    ("hearth_time_to_first_token_seconds", "From arrival to first token.", lambda held: held.ttft_s),
-    ("hearth_time_per_output_token_seconds", "Mean per stream, after its first.", lambda held: held.tpot_s),
+    ("hearth_time_to_first_token_seconds", "From arrival to the first token.", lambda held: held.ttft_s),
+    (
+        "hearth_time_per_output_token_seconds",
+        "Mean time per output token of a stream, after the first.",
+        lambda held: held.tpot_s,
+    ),
     ("hearth_queue_wait_seconds", "Time in the gateway's queue.", lambda held: held.queue_wait_s),
-    ("hearth_request_duration_seconds", "From arrival to end.", lambda held: held.duration_s),
+    ("hearth_request_duration_seconds", "From arrival to the end of the response.", lambda held: held.duration_s),
 )
 
 

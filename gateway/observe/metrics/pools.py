@@ -170,7 +170,9 @@ class PoolCollector(Collector):
         meter = self.meter
         meter.look()
         engines = GaugeMetricFamily("hearth_pool_engines", "Engines of the pool.", labels=LABELS)
-        seconds = CounterMetricFamily("hearth_pool_engine_seconds", "Time of all engines.", labels=LABELS)
+        seconds = CounterMetricFamily(
+            "hearth_pool_engine_seconds", "Seconds of all engines of the pool in the fleet.", labels=LABELS
+        )
         cost = CounterMetricFamily("hearth_pool_cost", "Engine-hours times price.", labels=("pool",))
         for key, count in meter.engines.items():
             engines.add_metric(key, count)
@@ -193,9 +195,15 @@ class PoolCollector(Collector):
                 sums[2] += load.prefill_tokens * costs.seconds_per_token[engine.slot]
                 sums[3] += waiting.get(engine.name, 0.0)
         shown = (
-            ("hearth_pool_running_requests", "Sequences of this gateway."),
-            ("hearth_pool_pending_prefill_tokens", "Prompt tokens of this gateway that are not computed."),
-            ("hearth_pool_prefill_queue_seconds", "Engine-seconds that these take at the learned rate."),
+            ("hearth_pool_running_requests", "Sequences of this gateway on engines of the pool."),
+            (
+                "hearth_pool_pending_prefill_tokens",
+                "Prompt tokens of this gateway's requests that the pool has not computed yet.",
+            ),
+            (
+                "hearth_pool_prefill_queue_seconds",
+                "Engine-seconds that the pending prefill tokens take at the learned rate.",
+            ),
             ("hearth_pool_waiting_requests", "Requests in engines' own queues, as of the last scrape."),
         )
         for at, (name, words) in enumerate(shown):

@@ -156,7 +156,7 @@ class HubCollector(Collector):
         )
         yield CounterMetricFamily("hearth_redis_entries_written", "Entries written to the stream.", bridge.written)
         yield CounterMetricFamily(
-            "hearth_redis_entries_read", "Entries read from the stream, our own included.", bridge.read
+            "hearth_redis_entries_read", "Entries read from the stream, those of this host included.", bridge.read
         )
         yield CounterMetricFamily(
             "hearth_redis_invalid_entries",

@@ -23,13 +23,13 @@ class ProviderCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all families."""
         sent = CounterMetricFamily(
-            "hearth_provider_requests", "Requests that a provider outside the fleet was sent.", labels=LABELS
+            "hearth_provider_requests", "Requests that were sent to a provider outside the fleet.", labels=LABELS
         )
         spent = CounterMetricFamily(
             "hearth_provider_cost", "Money spent at a provider, by the prices of model_list.", labels=LABELS
         )
         open_now = GaugeMetricFamily(
-            "hearth_provider_requests_in_flight", "Requests under way at a provider.", labels=LABELS
+            "hearth_provider_requests_in_flight", "Requests in flight at a provider outside the fleet.", labels=LABELS
         )
         usable = GaugeMetricFamily(
             "hearth_provider_usable", "1 while requests may be sent to an endpoint, else 0.", labels=LABELS

@@ -335,27 +335,27 @@ class RequestCounters(Collector):
             ),
             (
                 "hearth_stream_resume_wasted_tokens",
-                "Tokens computed again for that.",
+                "Tokens computed twice to resume cut streams.",
                 lambda tally: tally.wasted_tokens,
             ),
             (
                 "hearth_prediction_samples",
-                "Requests whose predicted cached tokens could be checked.",
+                "Requests whose predicted cached tokens could be compared with the engine's report.",
                 lambda tally: tally.predicted_requests,
             ),
             (
                 "hearth_predicted_cached_tokens",
-                "Cached tokens predicted for them.",
+                "Cached prompt tokens that routing predicted, of the requests in hearth_prediction_samples_total.",
                 lambda tally: tally.predicted_cached_tokens,
             ),
             (
                 "hearth_actual_cached_tokens",
-                "Cached tokens that their engines reported.",
+                "Cached prompt tokens that engines reported, of the requests in hearth_prediction_samples_total.",
                 lambda tally: tally.actual_cached_tokens,
             ),
             (
                 "hearth_cached_tokens_prediction_error",
-                "Sum of the absolute differences.",
+                "Absolute differences of predicted and reported cached tokens, summed.",
                 lambda tally: tally.prediction_error_tokens,
             ),
         )
@@ -378,13 +378,17 @@ class RetryCollector(Collector):
         """Return all metric families of this moment."""
         budget = self._budget
         exhausted = CounterMetricFamily(
-            "hearth_retry_budget_exhausted", "Attempts that the retry budget did not allow.", labels=("kind",)
+            "hearth_retry_budget_exhausted",
+            "Retries, failovers and resumes that the budget did not allow.",
+            labels=("kind",),
         )
         for kind in RetryKind:
             exhausted.add_metric((kind.value,), budget.rejected[kind])
         yield exhausted
         yield GaugeMetricFamily(
-            "hearth_retry_budget_balance", "Further attempts that are possible at once.", budget.balance
+            "hearth_retry_budget_balance",
+            "Retries, failovers and resumes that the budget allows at once.",
+            budget.balance,
         )
         stalls = CounterMetricFamily("hearth_stalls", "Engines and streams found stalled.", labels=("kind",))
         for verdict in StallVerdict:

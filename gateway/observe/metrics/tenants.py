@@ -86,7 +86,7 @@ class TenantTotals:
             ("hearth_tenant_input_tokens", "Prompt tokens by tenant.", lambda held: held.prompt_tokens),
             (
                 "hearth_tenant_cached_input_tokens",
-                "Those of them that engines had cached.",
+                "Prompt tokens by tenant that engines had cached: part of the input tokens.",
                 lambda held: held.cached_tokens,
             ),
             ("hearth_tenant_output_tokens", "Output tokens by tenant.", lambda held: held.output_tokens),
@@ -97,7 +97,9 @@ class TenantTotals:
                 family.add_metric((tenant,), value_of(held))
             yield family
         ttft = SummaryMetricFamily(
-            "hearth_tenant_time_to_first_token_seconds", "From arrival to first token.", labels=("tenant",)
+            "hearth_tenant_time_to_first_token_seconds",
+            "From arrival to the first token, by tenant.",
+            labels=("tenant",),
         )
         rejections = CounterMetricFamily(
             "hearth_tenant_rejections", "Requests rejected, by tenant.", labels=("tenant", "reason")
@@ -117,9 +119,21 @@ class TenantTotals:
 
     def _objectives(self) -> Iterator[Family]:
         shown: tuple[tuple[str, str, Callable[[ObjectiveCounters], int]], ...] = (
-            ("hearth_tenant_slo_requests", "Requests with an objective.", lambda held: held.requests),
-            ("hearth_tenant_slo_met_requests", "Those that met their objective.", lambda held: held.met),
-            ("hearth_tenant_goodput_tokens", "Output tokens of these.", lambda held: held.goodput_tokens),
+            (
+                "hearth_tenant_slo_requests",
+                "Requests of the tenant with a latency objective.",
+                lambda held: held.requests,
+            ),
+            (
+                "hearth_tenant_slo_met_requests",
+                "Requests of the tenant that met their latency objective.",
+                lambda held: held.met,
+            ),
+            (
+                "hearth_tenant_goodput_tokens",
+                "Output tokens of the tenant's requests that met their latency objective.",
+                lambda held: held.goodput_tokens,
+            ),
         )
         for name, words, count_of in shown:
             family = CounterMetricFamily(name, words, labels=("tenant", "tier"))

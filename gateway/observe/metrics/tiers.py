@@ -130,18 +130,24 @@ class TierCollector(Collector):
         shown: tuple[tuple[str, str, Callable[[TierModelCounters], float]], ...] = (
             (
                 "hearth_slo_requests",
-                "Requests with an objective, own rejections included.",
+                "Requests with a latency objective, rejections by the gateway included.",
                 lambda tally: tally.slo_requests,
             ),
-            ("hearth_slo_met_requests", "Those that met their objective.", lambda tally: tally.slo_met),
-            ("hearth_goodput_tokens", "Output tokens of these.", lambda tally: tally.slo_met_tokens),
+            ("hearth_slo_met_requests", "Requests that met their latency objective.", lambda tally: tally.slo_met),
+            (
+                "hearth_goodput_tokens",
+                "Output tokens of requests that met their latency objective.",
+                lambda tally: tally.slo_met_tokens,
+            ),
         )
         for name, words, count_of in shown:
             counter = CounterMetricFamily(name, words, labels=LABELS)
             for key, tallies in grouped.items():
                 counter.add_metric(key, sum(map(count_of, tallies)))
             yield counter
-        rejected_count = CounterMetricFamily("hearth_tier_rejections", "Requests rejected.", labels=(*LABELS, "reason"))
+        rejected_count = CounterMetricFamily(
+            "hearth_tier_rejections", "Requests rejected by the gateway, by tier.", labels=(*LABELS, "reason")
+        )
         for key, tallies in grouped.items():
             for reason, count in sum((tally.rejections for tally in tallies), Counter[str]()).items():
                 rejected_count.add_metric((*key, reason), count)

@@ -87,22 +87,28 @@ class UpstreamCollector(Collector):
         info = GaugeMetricFamily(
             "hearth_upstream_info", "Pool and region of the pod.", labels=("upstream", "pool", "region")
         )
-        state = GaugeMetricFamily("hearth_upstream_state", "1 for its state.", labels=("upstream", "state"))
+        state = GaugeMetricFamily("hearth_upstream_state", "1 for the state of the pod.", labels=("upstream", "state"))
         breaker = GaugeMetricFamily(
             "hearth_upstream_breaker_state", "1 for the state of its circuit breaker.", labels=("upstream", "state")
         )
         failed = GaugeMetricFamily(
             "hearth_upstream_last_error_timestamp_seconds",
-            "Unix time of its last error.",
+            "Unix time of the pod's last error, by reason.",
             labels=("upstream", "reason"),
         )
-        opened = CounterMetricFamily("hearth_breaker_opens", "Times that the circuit breaker opened.", labels=LABELS)
-        age = GaugeMetricFamily("hearth_scrape_age_seconds", "Since the last scrape.", labels=LABELS)
+        opened = CounterMetricFamily(
+            "hearth_breaker_opens", "Times that the circuit breaker of the pod opened.", labels=LABELS
+        )
+        age = GaugeMetricFamily("hearth_scrape_age_seconds", "Seconds since the last scrape of the pod.", labels=LABELS)
         usage = GaugeMetricFamily(
-            "hearth_engine_kv_usage_ratio", "Part of its KV cache in use, by the last scrape.", labels=ENGINE_LABELS
+            "hearth_engine_kv_usage_ratio",
+            "Part of the engine's KV cache in use, as of the last scrape.",
+            labels=ENGINE_LABELS,
         )
         waiting = GaugeMetricFamily(
-            "hearth_engine_waiting_requests", "Requests in its own queue, by the last scrape.", labels=ENGINE_LABELS
+            "hearth_engine_waiting_requests",
+            "Requests in the engine's own queue, as of the last scrape.",
+            labels=ENGINE_LABELS,
         )
         now_s, since_epoch_s = self.clock(), self.wall_clock()
         for pod in self.pods():

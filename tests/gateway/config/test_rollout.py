@@ -80,8 +80,10 @@ def test_a_second_canary_is_rejected(tmp_path: Path) -> None:
         *(
             (
                 f"canaries: [{{name: a, pool: p, traffic_share: {share}}}]",
-                "canaries[0]: traffic_share: must be from 0.000001 to below 1; without the entry its pods serve like all "
-                "others",
+                (
+                    "canaries[0]: traffic_share: must be from 0.000001 to below 1; without the entry its pods serve "
+                    "like all others"
+                ),
             )
             for share in (0, 1, 2)
         ),

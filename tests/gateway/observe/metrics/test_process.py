@@ -23,14 +23,14 @@ async def test_exceptions_are_counted_by_loop_and_each_kind_is_logged_once() -> 
     errors = CallbackErrorHandler(lambda *_, **fields: stated.append(fields), after=lambda: looked.append(1))
     asyncio.get_running_loop().set_exception_handler(errors)
     for words in ("secret", "secret", "other"):
-        call_guarded("patrol", fail, words)
+        call_guarded("timeouts", fail, words)
     call_guarded("queue", fail, "secret")
-    assert [(line["loop"], line["error"]) for line in stated] == [("patrol", "ValueError"), ("queue", "ValueError")]
+    assert [(line["loop"], line["error"]) for line in stated] == [("timeouts", "ValueError"), ("queue", "ValueError")]
     assert "secret" not in repr(stated)
     assert stated[0]["location"].startswith("test_process.py:")
     assert len(looked) == 4
     samples = [sample for family in errors.collect() for sample in family.samples if sample.name.endswith("_total")]
-    assert {sample.labels["loop"]: sample.value for sample in samples} == {"patrol": 3.0, "queue": 1.0}
+    assert {sample.labels["loop"]: sample.value for sample in samples} == {"timeouts": 3.0, "queue": 1.0}
 
 
 async def test_what_no_guard_names_is_counted_too_and_logged_by_asyncio(caplog: pytest.LogCaptureFixture) -> None:
