@@ -19,7 +19,7 @@ MIN_QUERIES = 4_000.0
 MIN_DRAFTED = 200.0
 
 MIN_DRAFTS = 10.0
-"""Drafts below which nothing is said of their acceptance."""
+"""Drafts below which their acceptance counts as unknown."""
 
 MIN_TRANSFERS = 5.0
 

@@ -23,7 +23,7 @@ from gateway.runtime.guard import call_guarded, restarted
 LOOK_INTERVAL_S = 5.0
 
 KEPT_FACTS = 6
-"""Facts of the last looks that a support bundle holds: enough for most findings to be raised anew from them alone, and
+"""Facts of the last looks that a support bundle holds: enough for most findings to be raised from them alone, and
 for all others with the time of their first evidence, which it also holds.
 """
 

@@ -565,7 +565,7 @@ def test_preemptions_count_where_readings_miss_the_full_cache() -> None:
 
 
 def test_few_drafts_count_where_they_show_that_acceptance_is_low() -> None:
-    """An n-gram draft is made in a few steps of a hundred: none of 14 accepted is no chance, none of 9 may be.
+    """An n-gram draft is made in a few steps of a hundred: chance hardly rejects all of 14, but all of 9.
 
     Low acceptance beside the peers needs as few; what is merely somewhat lower needs more than chance explains.
     """

@@ -80,7 +80,7 @@ async def test_pings_that_wait_in_the_gateways_own_loop_are_no_slow_redis(monkey
 
 
 async def test_a_clock_that_is_set_back_keeps_no_load_of_the_future(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The window begins anew."""
+    """The window begins with the next look."""
     host = Host(monkeypatch)
     await host.named(60.0)
     host.now_s -= 3_600.0
