@@ -277,6 +277,7 @@ def test_a_clock_that_was_wrong_keeps_no_other_canary_away() -> None:
     assert state.trial is not None
     assert (state.trial.active_s, state.trial.renewed_s) == (ABANDONED_S + 20.0, 40.0)
     assert advance(state, second, step(), 50.0) is state
+    assert advance(state, second, step(), -600.0) is state
 
 
 chunks = st.lists(
