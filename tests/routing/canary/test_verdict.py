@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -305,6 +305,7 @@ def test_a_verdict_is_never_left(steps: list[TrialEvidence], data: st.DataObject
         final = trial if trial.verdict is not Verdict.HOLD else None
 
 
+@settings(max_examples=30)
 @given(chunks, chunks)
 def test_whatever_one_tenant_adds_its_evidence_decides_nothing(
     others: list[TrialEvidence], added: list[TrialEvidence]
