@@ -309,8 +309,11 @@ class CanaryController(Collector):
             "needs_quality": trial is not None and trial.needs_quality,
             "active_s": 0.0 if trial is None else round(trial.active_s, 3),
             "requests": {
-                name: dict(zip(("offered", "taken"), self.rollout.served(sessions=sessions), strict=True))
-                for name, sessions in (("sessionless", False), ("sessions", True))
+                name: {"offered": offered, "taken": taken}
+                for name, (offered, taken) in (
+                    ("sessionless", self.rollout.served(sessions=False)),
+                    ("sessions", self.rollout.served(sessions=True)),
+                )
             },
             "comparisons": [
                 {

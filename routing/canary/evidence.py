@@ -120,13 +120,8 @@ class DifferenceEvidence(Struct, frozen=True, omit_defaults=True):
         """Return the number of comparisons."""
         return self.worse + self.better + self.same
 
-    @property
-    def mean(self) -> float:
-        """Return the share of worse ones less that of better ones, -1 to 1; 0 without comparisons."""
-        return (self.worse - self.better) / self.total if self.total else 0.0
-
     def above(self, limit: float) -> float:
-        """Return the wealth of a bet that the mean is above `limit`, which is above -1."""
+        """Return the wealth of a bet that the share of worse less that of better ones is above `limit`, -1 to 1."""
         return _wealth(
             [
                 (bet / (1.0 + limit), ((1.0 - limit, self.worse), (-limit, self.same), (-1.0 - limit, self.better)))
@@ -135,7 +130,7 @@ class DifferenceEvidence(Struct, frozen=True, omit_defaults=True):
         )
 
     def below(self, limit: float) -> float:
-        """Return the wealth of a bet that the mean is below `limit`, which is below 1."""
+        """Return the wealth of a bet that this difference of shares is below `limit`, -1 to 1."""
         return _wealth(
             [
                 (bet / (1.0 - limit), ((limit - 1.0, self.worse), (limit, self.same), (1.0 + limit, self.better)))
@@ -144,7 +139,7 @@ class DifferenceEvidence(Struct, frozen=True, omit_defaults=True):
         )
 
     def interval(self, bar: float) -> Interval:
-        """Return an interval that has the mean, at any time, with an error of at most 1 / bar on each side."""
+        """Return an interval of this difference, at any time, with an error of at most 1 / bar on each side."""
         bounds = [step / DIFFERENCE_STEPS for step in range(1 - DIFFERENCE_STEPS, DIFFERENCE_STEPS)]
         lower = next((bound for bound in reversed(bounds) if self.above(bound) >= bar), None)
         return lower, next((bound for bound in bounds if self.below(bound) >= bar), None)

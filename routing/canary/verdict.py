@@ -31,9 +31,10 @@ TESTS = 4
 """Kinds of comparison: each may err with its part of the stated probability."""
 
 ABANDONED_S = 60.0
-"""A trial that no gateway has renewed for this long is no longer configured anywhere: another may start. Clocks may
-differ by as much; a renewal that lies further ahead was made by a clock that was wrong.
-"""
+"""A trial that no gateway has renewed for this long is no longer configured anywhere: another may start."""
+
+MAX_AHEAD_S = 3_600.0
+"""A renewal that lies further ahead was made by a clock that was wrong, and counts for nothing."""
 
 MIN_SHARE = 1e-6
 """Shares are counted in millionths."""
@@ -270,7 +271,7 @@ def advance(state: CanaryState, terms: CanaryTerms, step: TrialStep, now_s: floa
             return state
         trial = Trial(terms.name, {name: getattr(terms, name) for name in JUDGED_BY}, renewed_s=now_s)
     terms = judged_by(terms, trial)
-    is_ahead = trial.renewed_s - now_s > ABANDONED_S
+    is_ahead = trial.renewed_s - now_s > MAX_AHEAD_S
     trial = replace(
         trial,
         evidence=trial.evidence + step.evidence,
@@ -297,7 +298,9 @@ def judged_by(terms: CanaryTerms, trial: Trial | None) -> CanaryTerms:
 def is_rejected(state: CanaryState, terms: CanaryTerms, now_s: float) -> bool:
     """Return whether another canary runs, so that this one may not start."""
     other = state.trial
-    return other is not None and state.running != terms.identity and abs(now_s - other.renewed_s) <= ABANDONED_S
+    if other is None or state.running == terms.identity:
+        return False
+    return -MAX_AHEAD_S <= now_s - other.renewed_s <= ABANDONED_S
 
 
 def merged(one: CanaryState, other: CanaryState) -> CanaryState:

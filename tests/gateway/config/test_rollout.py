@@ -13,6 +13,8 @@ from routing.canary.change import CanaryKind
 from routing.pairing.roles import RoleTerms
 from tenancy.document import InvalidDocument
 
+NO_SHARE = "traffic_share: must be from 0.000001 to below 1; without the entry its pods serve like all others"
+
 
 def test_roles_are_off_unless_requested() -> None:
     """True is all defaults; a mapping says what is otherwise."""
@@ -80,10 +82,7 @@ def test_a_second_canary_is_rejected(tmp_path: Path) -> None:
         *(
             (
                 f"canaries: [{{name: a, pool: p, traffic_share: {share}}}]",
-                (
-                    "canaries[0]: traffic_share: must be from 0.000001 to below 1; without the entry its pods serve "
-                    "like all others"
-                ),
+                f"canaries[0]: {NO_SHARE}",
             )
             for share in (0, 1, 2)
         ),

@@ -12,10 +12,12 @@ from routing.canary.evidence import (
     MAX_CELL,
     NO_EVIDENCE,
     STEP,
+    TENANT_GROUPS,
     DifferenceEvidence,
     RatioEvidence,
     TrialEvidence,
     cell_of,
+    group_of,
 )
 
 BAR = 80.0
@@ -83,14 +85,15 @@ def test_the_interval_of_a_difference_has_it() -> None:
     lower, upper = found.interval(BAR)
     assert lower is not None
     assert upper is not None
-    assert lower < found.mean == 0.1 < upper
+    assert lower < 0.1 < upper
     assert upper - lower < 0.25
     assert DifferenceEvidence().interval(BAR) == (None, None)
 
 
 counts = st.dictionaries(st.integers(-MAX_CELL, MAX_CELL + 1), st.integers(0, 50), max_size=5).map(RatioEvidence)
 differences = st.builds(DifferenceEvidence, *[st.integers(0, 50)] * 3)
-evidence = st.builds(TrialEvidence, counts, counts, differences, differences)
+plain = st.builds(TrialEvidence, counts, counts, differences, differences)
+evidence = st.builds(TrialEvidence.of_group, plain, st.sampled_from((None, 1, 2)))
 
 
 @given(evidence, evidence, evidence)
@@ -98,3 +101,22 @@ def test_evidence_adds_up_in_any_order(one: TrialEvidence, two: TrialEvidence, t
     """So every gateway may add its own at any time; nothing is its neutral element."""
     assert one + two + three == three + (two + one)
     assert one + NO_EVIDENCE == one
+
+
+@given(plain, plain)
+def test_without_a_group_the_others_are_left(ours: TrialEvidence, theirs: TrialEvidence) -> None:
+    """But for answers, which no group is told apart by."""
+    left = (ours + theirs.of_group(3)).without(3)
+    for limit in (-0.1, 0.1):
+        assert left.errors.above(limit) == ours.errors.above(limit)
+    assert left.ttft.above(1.1) == ours.ttft.above(1.1)
+    assert left.tpot.total == ours.tpot.total
+    assert left.quality == ours.quality + theirs.quality
+
+
+def test_a_tenant_has_the_same_group_everywhere() -> None:
+    """Groups are of names alone, and few."""
+    groups = [group_of(f"tenant-{number}") for number in range(1_000)]
+    assert set(groups) == set(range(TENANT_GROUPS))
+    assert group_of("acme") == 33
+    assert group_of("\ud800") < TENANT_GROUPS

@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -277,6 +277,7 @@ def test_a_clock_that_was_wrong_keeps_no_other_canary_away() -> None:
     assert state.trial is not None
     assert (state.trial.active_s, state.trial.renewed_s) == (ABANDONED_S + 20.0, 40.0)
     assert advance(state, second, step(), 50.0) is state
+    assert advance(state, second, step(), -600.0) is state
 
 
 chunks = st.lists(
@@ -304,6 +305,7 @@ def test_a_verdict_is_never_left(steps: list[TrialEvidence], data: st.DataObject
         final = trial if trial.verdict is not Verdict.HOLD else None
 
 
+@settings(max_examples=30)
 @given(chunks, chunks)
 def test_whatever_one_tenant_adds_its_evidence_decides_nothing(
     others: list[TrialEvidence], added: list[TrialEvidence]
