@@ -34,7 +34,7 @@ _SAMPLE = re.compile(
 )
 
 MAX_ENGINES = 256
-"""Engines that are read of a page, the first ones: a pod has a rank or a few, and each becomes an engine of the fleet."""
+"""Engines that are read of a page, the first ones: each becomes an engine of the fleet."""
 
 MAX_VALUE = 1e30
 """Above any counter, and far enough below infinity that no sum of samples reaches it."""
