@@ -77,22 +77,23 @@ class LogprobFilter(Struct, frozen=True):
             return raw
 
     def _trimmed(self, logprobs: Raw) -> Raw:
-        held = None if self.max_top is None else msgspec.json.decode(logprobs)
-        if not isinstance(held, dict):
+        count = self.max_top
+        held = None if count is None else msgspec.json.decode(logprobs)
+        if count is None or not isinstance(held, dict):
             return NULL
         if self.api is Api.CHAT:
-            _shorten(held.get("content"), self.max_top)
+            _shorten(held.get("content"), count)
         else:
             # vLLM adds the chosen token where it is not among them.
             tops = held.get("top_logprobs")
             held["top_logprobs"] = [
-                dict(list(top.items())[: self.max_top + 1]) if isinstance(top, dict) else None
+                dict(list(top.items())[: count + 1]) if isinstance(top, dict) else None
                 for top in (tops if isinstance(tops, list) else ())
             ]
         return Raw(msgspec.json.encode(held))
 
 
-def _shorten(entries: object, count: int | None) -> None:
+def _shorten(entries: object, count: int) -> None:
     """Shorten the lists of the likeliest; what is no list of tokens is left as the pod sent it."""
     for entry in entries if isinstance(entries, list) else ():
         if isinstance(entry, dict):
