@@ -16,11 +16,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import isfinite
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from routing.facts import FACT_NAMES, NO_FACTS, InvalidFacts, PodFacts, read_facts
 from routing.server_settings import NO_SETTINGS, ServerSettings, permitted_settings
@@ -39,6 +39,12 @@ MAX_GPUS = 16
 MAX_RDMA_PORTS = 64
 
 MAX_TTL_S = 3600.0
+
+MAX_RANK = 4095
+
+Count = Annotated[int, Meta(ge=0, le=1 << 31)]
+ByteCount = Annotated[int, Meta(ge=0, le=1 << 62)]
+"""Bounds of what is read from Redis: a larger number would fail in arithmetic that all pods share."""
 
 _AGENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 """Part of a Redis key: no brackets, stars or colons."""
@@ -59,12 +65,12 @@ class RegistrationState(StrEnum):
 class EngineLoad(Struct, frozen=True, omit_defaults=True):
     """What an engine itself said of one of its steps."""
 
-    rank: int = 0
-    running: int = 0
-    waiting: int = 0
-    kv_usage: float = 0.0
+    rank: Annotated[int, Meta(ge=0, le=MAX_RANK)] = 0
+    running: Count = 0
+    waiting: Count = 0
+    kv_usage: Annotated[float, Meta(ge=0, le=1)] = 0.0
     """Share of its KV cache that requests use, 0 to 1."""
-    age_s: float = 0.0
+    age_s: Annotated[float, Meta(ge=0, le=MAX_TTL_S)] = 0.0
     """How old this was when the record was written."""
     counters: dict[str, float] = {}
     """Sums since the engine started, by name in `ENGINE_COUNTERS`; times are in seconds."""
@@ -104,8 +110,8 @@ class GpuReading(Struct, frozen=True, omit_defaults=True):
 
     utilization: float | None = None
     """Part of the last moments in which it was in use, 0 to 1; None where the device does not report it."""
-    memory_used_bytes: int = 0
-    memory_total_bytes: int = 0
+    memory_used_bytes: ByteCount = 0
+    memory_total_bytes: ByteCount = 0
     power_w: float | None = None
 
 

@@ -12,6 +12,12 @@ from collections.abc import Callable, Mapping
 MAX_STEPS = 20_000
 MAX_DEPTH = 64
 
+MAX_REFERENCE_CHARACTERS = 1024
+"""Of a reference, which is read again at each step that follows it."""
+
+MAX_COMPARED = 256
+"""Members, of all levels together, of a list or a mapping that is compared with `enum` or `const`."""
+
 
 class _Tired(Exception):  # noqa: N818 - not an error: the check has taken enough steps
     """More steps than an answer is worth."""
@@ -59,6 +65,8 @@ class _Check:
         place = self._root
         if not reference.startswith("#"):
             return True
+        if len(reference) > MAX_REFERENCE_CHARACTERS:
+            raise _Tired
         for word in reference[1:].strip("/").split("/") if len(reference) > 1 else ():
             word = word.replace("~1", "/").replace("~0", "~")  # noqa: PLW2901 - as JSON pointers spell it
             if not isinstance(place, dict) or word not in place:
@@ -128,7 +136,23 @@ def _is_one_of(value: object, schema: Mapping[str, object]) -> bool:
 
 def _same(one: object, other: object) -> bool:
     """Equal as JSON has it: true is not 1."""
+    if isinstance(one, list | dict) and isinstance(other, type(one)):
+        _check_size(one)
     return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def _check_size(value: object) -> None:
+    """Raise `_Tired` for a value with more than `MAX_COMPARED` members: a comparison would go through all of them, at
+    each step anew, and through nesting without end.
+    """
+    rest, count = [value], 0
+    while rest:
+        each = rest.pop()
+        if isinstance(each, list | dict):
+            count += 1 + len(each)
+            if count > MAX_COMPARED:
+                raise _Tired
+            rest.extend(each.values() if isinstance(each, dict) else each)
 
 
 def _is_within(value: object, schema: Mapping[str, object]) -> bool:

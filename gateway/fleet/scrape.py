@@ -34,7 +34,7 @@ _SAMPLE = re.compile(
 )
 
 MAX_ENGINES = 256
-"""Engines read of a page, the first ones: each becomes an engine of the fleet, and a pod has one or a few."""
+"""Engines that are read of a page, the first ones: each becomes an engine of the fleet."""
 
 MAX_VALUE = 1e30
 """Above any counter, and far enough below infinity that no sum of samples reaches it."""

@@ -105,9 +105,12 @@ class TlsHandshake(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if self._listener.admit(self):
-            self._task = asyncio.get_running_loop().create_task(
-                self._shake(transport.get_extra_info("socket").dup()), name="TLS handshake"
-            )
+            try:
+                connection = transport.get_extra_info("socket").dup()
+            except OSError:  # No descriptor is left.
+                self._listener.remove(self)
+            else:
+                self._task = asyncio.get_running_loop().create_task(self._shake(connection), name="TLS handshake")
         cast("asyncio.Transport", transport).abort()  # It has read nothing, and the duplicated socket stays open.
 
     def abort(self) -> None:

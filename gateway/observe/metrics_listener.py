@@ -54,7 +54,7 @@ def _without_head(text: bytes) -> bytes:
 
 
 def encoder_for(accept: str) -> tuple[Callable[[Collector], bytes], str]:
-    """Return the encoder that an Accept header selects, and its content type; plain text for a malformed header."""
+    """Return the encoder that an Accept header asks for, plain text for a malformed one, and its content type."""
     try:
         return choose_encoder(accept)
     except (TypeError, ValueError):  # Of a version that is no number.

@@ -169,6 +169,12 @@ def _add_tools(out: Fields, chat: Fields) -> None:
         out["tool_choice"] = choice
 
 
+USAGE_FIELDS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+
+MAX_CALLS = 1024
+"""Tool calls of one answer whose index is kept; a provider may begin more without end."""
+
+
 def chat_usage(usage: object) -> Fields:
     """Return usage of the Messages API as chat reports it: cached tokens are a part of the prompt's there."""
     found = usage if isinstance(usage, dict) else {}
@@ -275,6 +281,8 @@ class MessageStreamAsChat:
         block = event.get("content_block")
         if not isinstance(block, dict) or block.get("type") != "tool_use":
             return b""
+        if len(self._calls) >= MAX_CALLS:
+            raise Untranslatable(f"the provider's answer has more than {MAX_CALLS} tool calls")
         at = self._calls[str(event.get("index"))] = len(self._calls)
         function = {"name": block.get("name"), "arguments": ""}
         return self._chunk(
@@ -295,7 +303,7 @@ class MessageStreamAsChat:
 
     def _note(self, usage: object) -> None:
         if isinstance(usage, dict):
-            self._usage |= {name: value for name, value in usage.items() if value is not None}
+            self._usage |= {name: usage[name] for name in USAGE_FIELDS if usage.get(name) is not None}
 
     def _head(self) -> Fields:
         return {"id": self._id, "object": "chat.completion.chunk", "created": self._created_s, "model": self._model}

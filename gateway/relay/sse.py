@@ -128,9 +128,10 @@ class EventScanner:
         self._withholds_usage = withholds_usage
         self.concerns: Callable[[bytes], bool] = message_needs_inspection if api is Api.MESSAGES else needs_inspection
         """Whether some of these events may have to be looked at."""
-        self._held = b""
+        # Grown in place: a pod may send an event byte by byte, and copying what is held for each would be quadratic.
+        self._held = bytearray()
         self._closing = b""
-        self._prelude = b""
+        self._prelude = bytearray()
         self.is_flowing = False
         """The first token has passed, and no byte is held."""
         self._has_passed = False
@@ -150,11 +151,11 @@ class EventScanner:
 
     def finish(self) -> bytes:
         """Return the bytes that are left at the end of the stream."""
-        left, self._held = self._held, b""
+        left, self._held = bytes(self._held), bytearray()
         self._prelude += self._released(b"")
         if left and self._lets_pass(left):
             self._prelude += left
-        left, self._prelude = self._prelude, b""
+        left, self._prelude = bytes(self._prelude), bytearray()
         return left
 
     @property
@@ -177,7 +178,11 @@ class EventScanner:
         return pattern.search(recorded, max(0, len(recorded) - TAIL_BYTES)) is not None
 
     def _take_events(self, payload: bytes) -> bytes:
-        text = self._held + payload
+        if EVENT_END.search(self._held[-2:] + payload) is None:
+            self._held += payload
+            self.is_flowing = False
+            return self._start_of(self._let_go())
+        text = bytes(self._held) + payload
         start = 0
         passed: list[bytes] = []
         is_plain: bool | None = None  # Whether no event behind the first token has to be looked at.
@@ -196,9 +201,8 @@ class EventScanner:
                 passed.append(self._released(event))
             if self.error is not None:
                 return self._start_of(b"".join(passed))
-        self._held = text[start:]
-        if self._is_oversized or len(self._held) > self._held_bytes:
-            passed.append(self._released(b"") + self._let_go())
+        self._held = bytearray(text[start:])
+        passed.append(self._let_go())
         self.is_flowing = self.has_first_token and not self._held and not self._closing
         return self._start_of(b"".join(passed))
 
@@ -211,20 +215,25 @@ class EventScanner:
         return closing + event
 
     def _let_go(self) -> bytes:
-        """Pass an event on in pieces. Its last bytes stay held: they may be half of its end."""
+        """Return what may pass of an event that has not ended: nothing, or where it is too long to be held, all but its
+        last bytes, which may be half of its end.
+        """
+        if not self._is_oversized and len(self._held) <= self._held_bytes:
+            return b""
         self._is_oversized = self.has_first_token = True
-        let_go, self._held = self._held[:-3], self._held[-3:]
-        return let_go
+        let_go, self._held = bytes(self._held[:-3]), self._held[-3:]
+        return self._released(b"") + let_go
 
     def _start_of(self, passed: bytes) -> bytes:
         """Hold everything before the first token: until then another pod can still answer."""
-        passed = self._prelude + passed
-        if self._has_passed or self.has_first_token or len(passed) > self._held_bytes:
-            self._has_passed = True
-            self._prelude = b""
+        if self._has_passed:
             return passed
-        self._prelude = passed
-        return b""
+        self._prelude += passed
+        if not self.has_first_token and len(self._prelude) <= self._held_bytes:
+            return b""
+        self._has_passed = True
+        passed, self._prelude = bytes(self._prelude), bytearray()
+        return passed
 
     def _lets_pass(self, event: bytes) -> bool:
         if self.has_first_token and not needs_inspection(event):

@@ -389,7 +389,7 @@ class ResponsesSplicer:
         self.api = Api.RESPONSES
         self.joint = joint
         self._had_ended_itself = delivered.is_over and not may_be_full
-        self._text = delivered.text
+        self._texts = [delivered.text]
         self._number = last_sequence_number(delivered)
         self._response = first_response(delivered)
         added = delivered.last_of_type(ADDED)
@@ -432,7 +432,7 @@ class ResponsesSplicer:
                 yield self._numbered({**event, **self._where})
         elif kind == "response.output_text.delta":
             if text := self.joint.new_text(event["delta"]):
-                self._text += text
+                self._texts.append(text)
                 yield self._numbered({**event, **self._where, "delta": text})
         elif kind in {TEXT_DONE, PART_DONE, ITEM_DONE}:
             yield from self._finish(kind)
@@ -476,6 +476,12 @@ class ResponsesSplicer:
     @property
     def _where(self) -> Event:
         return {"item_id": (self._item or {}).get("id"), "output_index": self._index}
+
+    @property
+    def _text(self) -> str:
+        if len(self._texts) > 1:
+            self._texts = ["".join(self._texts)]
+        return self._texts[0]
 
     @property
     def _part(self) -> Event:

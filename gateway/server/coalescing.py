@@ -23,6 +23,9 @@ from routing.request import Api, Request
 COALESCED_HEADER = "x-hearth-coalesced-with"
 """Response header: id of the request whose response it is."""
 
+MAX_BUFFERED_BYTES = 64 << 20
+"""Bytes of one response that is held until it is complete; a pod may send without end. Ten thousand embeddings fit."""
+
 STORING_APIS = frozenset({Api.RESPONSES})
 """APIs whose responses engines store one by one."""
 
@@ -62,7 +65,7 @@ class CompleteResponse:
 class BufferedResponseWriter(ResponseWriter):
     """Writes nothing; keeps a response until it is complete, for clients that share it or for the gateway itself."""
 
-    __slots__ = ("_content_type", "_parts", "_status", "complete")
+    __slots__ = ("_buffered_bytes", "_content_type", "_parts", "_status", "complete")
 
     def __init__(self, incoming: IncomingRequest, request_id: str, endpoint: ApiEndpoint) -> None:
         super().__init__(incoming, request_id, asyncio.Transport(), keep_alive=True, answered=lambda: None)
@@ -70,6 +73,7 @@ class BufferedResponseWriter(ResponseWriter):
         self.complete: asyncio.Future[CompleteResponse | RequestRejected] = asyncio.get_running_loop().create_future()
         self._status, self._content_type = 0, JSON
         self._parts: list[bytes] = []
+        self._buffered_bytes = 0
 
     def answer(
         self, status: int, body: bytes, *, content_type: str = JSON, fields: Iterable[tuple[str, str]] = ()
@@ -79,10 +83,17 @@ class BufferedResponseWriter(ResponseWriter):
     def begin(self, status: int, content_type: str, first: bytes, *, length: int | None, is_stream: bool) -> None:
         self.has_started = True
         self._status, self._content_type = status, content_type
-        self._parts.append(first)
+        self.send(first)
 
     def send(self, payload: bytes) -> None:
-        self._parts.append(payload)
+        self._buffered_bytes += len(payload)
+        if self._buffered_bytes <= MAX_BUFFERED_BYTES:
+            self._parts.append(payload)
+        elif not self.has_ended:
+            self._parts.clear()
+            self.abandon()
+            words = f"The response is longer than the {MAX_BUFFERED_BYTES} bytes that the gateway holds of one."
+            self._complete(RequestRejected(Reason.POD_INVALID_RESPONSE, words))
 
     def end(self) -> None:
         self._complete(CompleteResponse(self._status, self._content_type, b"".join(self._parts)))

@@ -378,7 +378,7 @@ class HttpDispatcher:
 
         Requests of different accounts are never identical: a limit may reject one and not the other.
         """
-        caller, wanted = incoming.caller, tuple(map(incoming.headers.get, COALESCED_BY))
+        caller, wanted = incoming.caller, tuple(incoming.headers.get(name) for name in COALESCED_BY)
         terms = (caller.tenant.name, caller.tenant.tier.name, caller.accounts, reading.request.grants)
         key = (*terms, endpoint.path, wanted, reading.body)
         shared, started_s = self._coalescer.leader_id(key), asyncio.get_running_loop().time()

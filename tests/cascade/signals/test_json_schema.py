@@ -102,6 +102,48 @@ def test_what_is_unknown_is_taken_as_met(schema: object) -> None:
     assert conforms([[[1]]] * 1_000, schema)
 
 
+def test_a_long_reference_is_not_followed_at_each_item() -> None:
+    """Its length times the items of an answer would hold up everybody: 5 MB and 10,000 items take minutes."""
+    read: list[int] = []
+
+    class Reference(str):
+        __slots__ = ()
+
+        def __getitem__(self, key: object) -> str:
+            read.append(len(self))
+            return str(self)[key]  # type: ignore[index]
+
+    schema = {"items": {"$ref": Reference("#" + "/a" * 2_000)}}
+    assert conforms([1] * 10_000, schema)
+    assert len(read) <= 1
+
+
+@pytest.mark.parametrize("value", [[1] * 30_000, {str(number): 1 for number in range(30_000)}])
+def test_large_values_are_not_compared_at_each_step(value: list[int] | dict[str, int]) -> None:
+    """Thousands of references to one long option, each of which would be compared to its end."""
+    compared: list[int] = []
+
+    class Option(type(value)):  # type: ignore[misc]
+        def __eq__(self, other: object) -> bool:
+            compared.append(1)
+            return super().__eq__(other)
+
+        __hash__ = None
+
+    schema = {"allOf": [{"$ref": "#/option"}] * 5_000, "option": {"const": Option(value)}}
+    assert conforms(value, schema)
+    assert not compared
+
+
+def test_deep_values_are_not_compared() -> None:
+    """Deeper than a comparison goes: it would fail in the read of a pod's answer, and that pod would count as lost."""
+    value: list[object] = []
+    option: list[object] = []
+    for _ in range(5_000):
+        value, option = [value], [option]
+    assert conforms(value, {"const": option})
+
+
 def test_long_lists_of_options_tire_the_check() -> None:
     """An answer of many items against many options is left after a bounded number of comparisons."""
     assert conforms([4_999] * 100_000 + [-1], {"items": {"enum": list(range(5_000))}})

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import cast
 
 import pytest
 import uvloop
@@ -112,3 +114,29 @@ def test_handshakes_that_do_not_end_are_ended(tmp_path: Path, loop: Callable[[],
     """After the time of a head; also what is no TLS at all, which is closed at once."""
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(end_in_time(tmp_path))
+
+
+class WithoutDescriptor:
+    """A transport whose socket cannot be duplicated: the process has no descriptor left."""
+
+    is_aborted = False
+
+    def get_extra_info(self, _: str) -> WithoutDescriptor:
+        return self
+
+    def dup(self) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+async def test_a_handshake_without_a_descriptor_holds_no_place(tmp_path: Path) -> None:
+    """Else a burst of them would keep every later client out, for as long as the process lives."""
+    async with a_tls_port(tmp_path) as (rig, port, context):
+        door = rig.front.protocol_factory(context)
+        for _ in range(500):
+            transport = WithoutDescriptor()
+            door().connection_made(cast("asyncio.Transport", transport))
+            assert transport.is_aborted
+        assert await status_of(port, context) == 200

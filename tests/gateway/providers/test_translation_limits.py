@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from gateway.pipeline.attempt import AttemptStatus
-from gateway.providers.chat_to_messages import MessageStreamAsChat, messages_body
+from gateway.providers.chat_to_messages import MAX_CALLS, MessageStreamAsChat, messages_body
 from gateway.providers.exchange import ProviderExchange, TranslatedBody
 from gateway.providers.messages_to_chat import ChatAsMessage, ChatStreamAsMessage
 from gateway.providers.translation import MAX_EVENT_BYTES, EventSplitter, Untranslatable
@@ -120,3 +120,15 @@ async def test_the_attempt_ends_whatever_a_translator_raises() -> None:
     assert relay.how is not None
     assert relay.how[0] is AttemptStatus.INVALID_RESPONSE
     assert "making" not in relay.how[1]
+
+
+def test_what_is_kept_of_a_stream_has_bounds() -> None:
+    """Tool calls that begin without end, and usage with ever new names."""
+    translator = MessageStreamAsChat(1, includes_usage=True)
+    for at in range(1000):
+        translator.feed(b"data: %b\n\n" % msgspec.json.encode({"type": "message_delta", "usage": {f"x{at}": "x" * 99}}))
+    assert translator._usage == {}
+    call = {"type": "tool_use", "id": "t", "name": "f"}
+    starts = [{"type": "content_block_start", "index": at, "content_block": call} for at in range(MAX_CALLS + 1)]
+    with pytest.raises(Untranslatable, match="tool calls"):
+        translator.feed(b"".join(b"data: %b\n\n" % msgspec.json.encode(each) for each in starts))

@@ -118,6 +118,18 @@ def test_an_event_of_any_length_passes(size: int, step: int) -> None:
     assert most_held <= MAX_HELD_BYTES + step
 
 
+@pytest.mark.parametrize("piece", [b"x", b"data: ", b": \n\n"])
+def test_what_is_held_grows_in_place(piece: bytes) -> None:
+    """A pod may send 4 MB of one event, or of comments, byte by byte: each byte must not copy those before it."""
+    scanner = EventScanner(Api.CHAT, ResponseRecorder(0), withholds_usage=False, held_bytes=1 << 22)
+    held, prelude, sent = scanner._held, scanner._prelude, 0
+    for _ in range(1000):
+        assert scanner.take(piece) == b""
+        sent += len(piece)
+    assert len(held) >= sent or len(prelude) >= sent
+    assert held is scanner._held or prelude is scanner._prelude
+
+
 ERROR = (
     b'data: {"error": {"message": "EngineCore died.", "type": "InternalServerError", "param": null, "code": 500}}\n\n'
 )

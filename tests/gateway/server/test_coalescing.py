@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from gateway.server import coalescing
 from gateway.server.dispatcher import Identify
 from routing.rejection import Reason
 from tenancy.tenants import Account, Caller, Quota, Tenant
 from tests.gateway.http.rig import CHAT_PATH, Rig, a_chat, a_rig, request_bytes
 from tests.gateway.http.scripted import until
-from tests.gateway.http.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunked
+from tests.gateway.http.wire import STREAM_HEAD, answer_bytes, chat_answer, chat_stream, chunk, chunked
 
 GOOD = answer_bytes(chat_answer())
 
@@ -102,6 +103,23 @@ async def test_what_is_not_surely_the_same_is_called_again(
         answer_now.set()
         for client in clients:
             assert (await client.answer()).status == 200
+
+
+async def test_a_response_without_end_is_not_held_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both who share it are told why, the pod is left, and that it sends so much is not counted against it."""
+    monkeypatch.setattr(coalescing, "MAX_BUFFERED_BYTES", 1 << 20)
+    answer_now, never = asyncio.Event(), asyncio.Event()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    async with a_rig(identify=by_key) as rig:
+        rig.pod.plays([answer_now, head, *[chunk(b"x" * (1 << 16))] * 40, never])
+        clients = await asked_at_once(rig, (a_draw(), {}), (a_draw(), {}))
+        answer_now.set()
+        for client in clients:
+            answer = await client.answer()
+            assert (answer.status, answer.code) == (502, "pod_invalid_response")
+            assert "1048576 bytes" in answer.json()["error"]["message"]
+        await until(lambda: not rig.pod.writers)
+        assert not any(end.is_pod_failure for _, end in rig.ends)
 
 
 async def test_embeddings_are_the_same_for_all_who_ask() -> None:
