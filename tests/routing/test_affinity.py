@@ -36,7 +36,7 @@ WRITES = st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.integers(
 
 @given(WRITES, st.integers(1, 12))
 def test_slots_of_names_are_those_written_last(writes: list[tuple[str | None, int, int]], most: int) -> None:
-    """Whoever owned the name before; never more than there is room for, and none of a slot that is gone."""
+    """Whatever tenant owned the name before; never more than there is room for, and none of a slot that is gone."""
     seen, expected = LastSlots(most), dict[str, int]()
     for owner, number, slot in writes:
         seen.put(str(number), slot, owner)
