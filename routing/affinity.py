@@ -95,8 +95,8 @@ class LastSlots:
 
     def _forget(self, writer: str | None) -> None:
         """Forget the oldest of the owner that has most, of equal ones not of the one that has just written."""
-        owner, most = max(self._entries.items(), key=lambda entry: (len(entry[1]), entry[0] != writer))
-        for key in list(islice(most, 1 if len(self._entries) == 1 else 1 + len(most) // FORGOTTEN_AT_ONCE)):
+        owner, entries = max(self._entries.items(), key=lambda entry: (len(entry[1]), entry[0] != writer))
+        for key in list(islice(entries, 1 if len(self._entries) == 1 else 1 + len(entries) // FORGOTTEN_AT_ONCE)):
             self._remove(owner, key)
 
     def _remove(self, owner: str | None, key: int) -> None:

@@ -271,7 +271,7 @@ def test_a_pod_that_reports_no_cached_tokens_corrects_nothing(router: Router) ->
     assert router.index._engines[0].cache.capacity == 400_000
 
 
-def read(text: bytes = TALK, tenant: str | None = None, **fields: object) -> Request:
+def read(text: bytes = TALK, tenant: str | None = None, **fields: Any) -> Request:
     """Return a request as its client's body is read."""
     body = json.dumps({"model": MODEL, "prompt": text.decode(), "stream": True} | fields).encode()
     return read_request(Api.COMPLETIONS, body, request_id="r", terms=DefaultParsePolicy(name=tenant)).request
@@ -292,7 +292,7 @@ def test_a_beam_search_teaches_no_times(router: Router) -> None:
 @pytest.mark.parametrize(
     "fields", [{"prompt_logprobs": 0}, {"echo": True, "logprobs": 1}, {"prompt": [TALK.decode(), "x"]}]
 )
-def test_what_an_engine_does_not_look_up_wipes_out_no_ones_prefixes(router: Router, fields: dict[str, object]) -> None:
+def test_what_an_engine_does_not_look_up_wipes_out_no_ones_prefixes(router: Router, fields: dict[str, Any]) -> None:
     """Engines report nothing as cached for prompts whose log probabilities they compute, and of several only one."""
     serve(router, read(b"another tenant's " * 200))
     serve(router, read())
@@ -310,7 +310,7 @@ def test_what_an_engine_does_not_look_up_wipes_out_no_ones_prefixes(router: Rout
 
 @pytest.mark.parametrize(("fields", "tokens"), [({"truncate_prompt_tokens": 1}, 1), ({}, 600), ({}, 40_000)])
 def test_what_one_tenant_sends_makes_no_other_ones_prompts_long_or_short(
-    router: Router, fields: dict[str, object], tokens: int
+    router: Router, fields: dict[str, Any], tokens: int
 ) -> None:
     """Neither prompts that it has cut, nor text of which a token is sixty bytes, or one."""
     for turn in range(40):
