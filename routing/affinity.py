@@ -81,7 +81,7 @@ class LastSlots:
         if owner is not None:
             self._owners[key] = owner
         if self._count > self._max_entries:
-            self._forget()
+            self._forget(owner)
 
     def get(self, name: str) -> int | None:
         key = hashed_id(name)
@@ -93,10 +93,10 @@ class LastSlots:
             for key in [key for key, held in entries.items() if held == slot]:
                 self._remove(owner, key)
 
-    def _forget(self) -> None:
-        """Forget the oldest of the owner that has most."""
-        owner, most = max(self._entries.items(), key=_count_of)
-        for key in list(islice(most, 1 if len(self._entries) == 1 else 1 + len(most) // FORGOTTEN_AT_ONCE)):
+    def _forget(self, writer: str | None) -> None:
+        """Forget the oldest of the owner that has most, of equal ones not of the one that has just written."""
+        owner, entries = max(self._entries.items(), key=lambda entry: (len(entry[1]), entry[0] != writer))
+        for key in list(islice(entries, 1 if len(self._entries) == 1 else 1 + len(entries) // FORGOTTEN_AT_ONCE)):
             self._remove(owner, key)
 
     def _remove(self, owner: str | None, key: int) -> None:
@@ -107,7 +107,3 @@ class LastSlots:
         self._owners.pop(key, None)
         if owner is not None and not entries:
             del self._entries[owner]
-
-
-def _count_of(entry: tuple[str | None, OrderedDict[int, int]]) -> int:
-    return len(entry[1])

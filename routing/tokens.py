@@ -56,7 +56,7 @@ class TokenCounter:
         self._leaves: OrderedDict[int, CountedPrefix] = OrderedDict()
 
     def learn(self, prompt: Prompt | PackedPrompt, tokens: int, tenant: str | None = None) -> None:
-        """An engine counted `tokens` for this whole prompt of a tenant, None where there are no tenants."""
+        """An engine counted `tokens` for this whole prompt of a tenant, None without tenants."""
         if prompt.size:
             default_tokens = prompt.size / self._default_size_per_token
             ratio = max(1.0, tokens - TEMPLATE_TOKENS) / default_tokens

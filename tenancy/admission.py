@@ -338,7 +338,9 @@ class Admission:
         line, expected = waiter.tier_queue, waiter.charged
         if usage is None:
             was_served = placement.first_token_s is not None
-            had = self._had_by(waiter, placement, now_s) if placement.was_left else expected if was_served else 0.0
+            had = expected if was_served else 0.0
+            if placement.was_left and not placement.is_untimed:
+                had = self._had_by(waiter, placement, now_s)
             line.fair_share.serve(waiter.tenant, had - expected, waiter.weight)
             return
         cold_tokens = 0 if waiter.was_placed else usage.prompt_tokens - (usage.cached_tokens or 0)

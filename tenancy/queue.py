@@ -282,7 +282,7 @@ class TierQueue:
         self._service: dict[str | None, float] = {}
         """The service in that, over the tenant's weight: its counter will rise by this much."""
         self._heaps: dict[str | None, list[tuple[float, int, WaitingRequest]]] = {}
-        """Of each tenant, the most urgent first; some that have left stand in between."""
+        """Of each tenant, the most urgent first; some of them have left already."""
         self._held: dict[str | None, tuple[int, int]] = {}
         """Requests that wait and bytes of their prompts, by tenant."""
 
@@ -477,7 +477,7 @@ class ModelQueue:
     def displaced_by(self, waiter: WaitingRequest) -> WaitingRequest | None:
         """Return the waiting request that leaves a full queue before this one is rejected: of the lowest tier below its
         own that holds more than its floor, else of a tenant of its own tier that holds more than its tenant would. None
-        where there is no such request.
+        without such a request.
         """
         own = waiter.tier_queue
         lines = [line for line in self.tier_queues.values() if line.waiting]

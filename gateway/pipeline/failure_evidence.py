@@ -25,13 +25,13 @@ CAUSED_BY_REQUESTS = frozenset({AttemptStatus.TIMEOUT, AttemptStatus.UPSTREAM_5X
 
 
 class PodEvidence:
-    """What one pod has lately done, by tenant."""
+    """What one pod has done for which tenants."""
 
     __slots__ = ("failed", "last", "last_s", "other_s")
 
     def __init__(self, tenant: str, now_s: float) -> None:
         self.last, self.last_s = tenant, now_s
-        """Who was answered last, and when."""
+        """The tenant that was answered last, and when."""
         self.other_s = -inf
         """When a tenant other than that one was."""
         self.failed: str | None = None

@@ -490,8 +490,8 @@ class UpstreamConnection(asyncio.Protocol):
         return None
 
     def _note_pause(self, now_s: float) -> None:
-        """Count time for which the pod was paused. Engines do not wait for clients: sooner or later the answer is
-        complete, and is no load of its engine any more, however long its client reads it.
+        """Count time for which the pod was paused. Engines do not wait for clients: the answer is complete in time, and
+        loads its engine no longer, however long its client reads it.
         """
         self._paused_s += now_s - self._last_read_s
         if self._let_go is not None and self._paused_s >= LET_GO_S:

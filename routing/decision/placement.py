@@ -228,7 +228,7 @@ class Placement:
             state.decode_pace.observe(slot, running, tokens, decode_s, stalled_s=stalled_s)
 
     def let_go(self, now_s: float) -> None:
-        """Its client reads so slowly that its engine is taken to have done with it: it is no load from now on."""
+        """Its client reads so slowly that its engine is taken to have done with it: it counts as load no longer."""
         self.is_untimed = True
         if self.first_token_s is not None:
             self._state.ledger.release(self.charge, now_s)

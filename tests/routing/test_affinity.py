@@ -35,14 +35,14 @@ WRITES = st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.integers(
 
 
 @given(WRITES, st.integers(1, 12))
-def test_slots_of_names_are_those_written_last(writes: list[tuple[str | None, int, int]], most: int) -> None:
-    """Whoever owned the name before; never more than there is room for, and none of a slot that is gone."""
-    seen, expected = LastSlots(most), dict[str, int]()
+def test_slots_of_names_are_those_written_last(writes: list[tuple[str | None, int, int]], room: int) -> None:
+    """Whatever tenant owned the name before; never more than there is room for, and none of a slot that is gone."""
+    seen, expected = LastSlots(room), dict[str, int]()
     for owner, number, slot in writes:
         seen.put(str(number), slot, owner)
         expected[str(number)] = slot
         assert seen.get(str(number)) == slot
-        assert len(seen) <= most
+        assert len(seen) <= room
     found = {name: seen.get(name) for name in expected}
     assert all(slot in (None, expected[name]) for name, slot in found.items())
     assert sum(slot is not None for slot in found.values()) == len(seen)

@@ -161,7 +161,7 @@ async def test_a_client_that_does_not_read_makes_no_hung_engine() -> None:
 
 
 async def test_a_client_that_does_not_read_keeps_no_engine_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while its request is no load any more, and room is found for others; it gets all of its answer later."""
+    """After a while its request no longer counts as load; all of its answer comes when it reads on."""
     monkeypatch.setattr("gateway.relay.upstream_connection.LET_GO_S", 0.0)
     async with a_rig(patience=NEVER) as rig:
         rig.front.pool.set_stall_bounds(IMPATIENT)

@@ -121,6 +121,29 @@ def test_a_wait_is_a_share_of_its_own_bound() -> None:
     run_virtually(play())
 
 
+def test_a_full_queue_is_left_by_bronze_for_gold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gold that finds no engine waits, and one of the many of bronze is rejected instead of it; nothing leaks."""
+    monkeypatch.setattr("tenancy.admission.MAX_WAITING", 3)
+
+    async def play() -> None:
+        stage = Stage()
+        tasks = [stage.ask(f"b{number}", "bronze", 9_000, 100) for number in range(20)]
+        await asyncio.sleep(0.001)
+        rejected = len(stage.outcomes)
+        assert sum(queue.waiting for queue in stage.admission.queues.values()) == 3
+        gold = stage.ask("g", "gold", 600, 100)
+        await asyncio.sleep(0.001)
+        assert sum(queue.waiting for queue in stage.admission.queues.values()) == 3
+        assert len(stage.outcomes) == rejected + 1
+        assert (stage.outcomes[-1].tenant, stage.outcomes[-1].reason) == ("bronze", Reason.QUEUE_FULL)
+        await asyncio.wait([*tasks, gold])
+        served = next(outcome for outcome in stage.outcomes if outcome.tenant == "gold")
+        assert (served.status, served.slo_met) == (200, True)
+        assert stage.is_empty()
+
+    run_virtually(play())
+
+
 def test_gold_goes_before_bronze_that_came_first() -> None:
     """Once both have to wait."""
 

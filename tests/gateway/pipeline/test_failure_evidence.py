@@ -1,4 +1,4 @@
-"""One tenant's failures do not make a pod that answers others a broken one; a broken one is found all the same."""
+"""One tenant's failures do not make a pod that answers others a broken one; a broken one is still found."""
 
 from __future__ import annotations
 

@@ -310,7 +310,7 @@ def test_what_an_engine_does_not_look_up_wipes_out_no_ones_prefixes(router: Rout
 
 @pytest.mark.parametrize(("fields", "tokens"), [({"truncate_prompt_tokens": 1}, 1), ({}, 600), ({}, 40_000)])
 def test_what_one_tenant_sends_makes_no_other_ones_prompts_long_or_short(
-    router: Router, fields: dict[str, object], tokens: int
+    router: Router, fields: dict[str, Any], tokens: int
 ) -> None:
     """Neither prompts that it has cut, nor text of which a token is sixty bytes, or one."""
     for turn in range(40):
