@@ -152,7 +152,9 @@ class TimesBuilder:
             tally = self._tallies.setdefault(key, _Tally())
         tally.requests += 1
         for phase, value in seconds.items():
-            tally.phases.setdefault(phase, _Counts(TIME_LIMITS_S)).observe(value)
+            if (held := tally.phases.get(phase)) is None:
+                held = tally.phases[phase] = _Counts(TIME_LIMITS_S)
+            held.observe(value)
         for counts, tokens in (
             (tally.prompt, prompt_tokens),
             (tally.cold, cold_tokens),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import nsmallest
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import ClassVar, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -166,6 +166,9 @@ MAX_SHOWN_CANDIDATES = 8
 """Enough to see the runners-up; a receipt of a thousand engines would cost more than the request."""
 
 
+NAME = attrgetter("name")
+
+
 def engine_name(engine: Engine | None) -> str | None:
     """An engine's name, where there is one."""
     return None if engine is None else engine.name
@@ -237,7 +240,7 @@ class RoutingDecision(Struct, frozen=True, gc=False):
         columns, scored, at = self.candidates, self.scored, self.at
         if len(columns.engines) <= MAX_SHOWN_CANDIDATES:
             return TopCandidates(
-                [engine.name for engine in columns.engines],
+                [*map(NAME, columns.engines)],
                 at,
                 scored.names,
                 scored.terms,
@@ -246,14 +249,14 @@ class RoutingDecision(Struct, frozen=True, gc=False):
                 columns.ahead_s,
                 columns.seconds_per_token,
                 columns.running,
-                [*map(engine_name, columns.prefillers)],
+                [*map(engine_name, columns.prefillers)] if columns.prefillers else (),
             )
         best = nsmallest(MAX_SHOWN_CANDIDATES, range(len(scored.totals)), key=scored.totals.__getitem__)
         if at not in best:
             best[-1] = at
         pick = itemgetter(*best)
         return TopCandidates(
-            [engine.name for engine in pick(columns.engines)],
+            [*map(NAME, pick(columns.engines))],
             best.index(at),
             scored.names,
             tuple(map(pick, scored.terms)),

@@ -12,8 +12,9 @@ ring of engines instead, and takes an engine outside it to be busier by this req
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import compress
 from math import inf
-from operator import add, mul
+from operator import add, attrgetter, mul, ne
 
 from msgspec.structs import fields, replace
 
@@ -108,11 +109,11 @@ class Router(RoutingState):
         super().__init__(costs=costs, index=index, exact_sizes=exact_sizes, report=report)
         self.scorers = tuple(scorers)
         defaults = {column.name: column.default for column in fields(Candidates)}
-        needs = [getattr(scorer, "needs", None) for scorer in self.scorers]
-        self._conditions = [
-            (scorer, need, need and defaults[need]) for scorer, need in zip(self.scorers, needs, strict=True)
-        ]
-        """Each scorer, the column that it needs or None, and the default with which it is skipped."""
+        needs = [getattr(scorer, "needs", "engines") for scorer in self.scorers]
+        self._defaults = [defaults[need] for need in needs]
+        """For each scorer, the default of the column that it needs, with which it is skipped. `engines` has none."""
+        self._needed = attrgetter(*needs, "engines", "engines")
+        """The columns in the same order, and two more: only of several attributes is a tuple made."""
         self._counts_seconds = {scorer.name for scorer in self.scorers} <= LOAD_SCORERS
         self.replica_position = SINGLE_REPLICA
         """This replica's position among those that share its engines."""
@@ -257,26 +258,28 @@ class Router(RoutingState):
             prefix=prefix,
             waited_s=0.0 if prefix is None else self.prefix_demand.waited_s(prefix, now_s),
             displaced_share=self.index.reuse.share,
-            session_at=self._session_at(request, eligible),
+            session_at=self._session_at(request, eligible) if request.session or request.continues else None,
             holds_adapter=[self.adapters.get((request.model, slot)) is not None for slot in eligible.slots]
             if eligible.is_adapter
             else (),
             prompts=eligible.prompts,
-            spill_ranks=eligible.spill_ranks,
             distances_s=eligible.distances_s,
-            spill_share=self.spill_shares.get(request.model, 0.0) if eligible.spill_ranks else 0.0,
-            prefill_shares=ledger.prefill_shares(pick, now_s) if pairs else (),
             stalls_s=ledger.stalls_s(eligible.slots) if ledger.stalled or prompt_tokens > LONG_PROMPT_TOKENS else (),
             token_excess_s=[excess_s.get(slot, 0.0) for slot in eligible.slots] if excess_s else (),
             typical_answer_tokens=costs.averages.typical_answer_tokens,
             answer_spread=costs.averages.answer_spread,
-            typical_prefill_s=costs.averages.prefill_s if pairs else 0.0,
-            typical_stream_s=costs.averages.stream_s if pairs else 0.0,
-            median_stream_s=costs.averages.median_stream_s if pairs else 0.0,
             lacks_kv_room=max(kv_tokens) + (prompt_tokens + output_tokens) > eligible.min_kv_capacity,
             has_new_pods=now_s - eligible.newest_since_s < NEW_POD_S,
             has_decode_engines=eligible.has_decode_engines,
         )
+        if eligible.spill_ranks:
+            candidates.spill_ranks = eligible.spill_ranks
+            candidates.spill_share = self.spill_shares.get(request.model, 0.0)
+        if pairs:
+            candidates.prefill_shares = ledger.prefill_shares(pick, now_s)
+            candidates.typical_prefill_s = costs.averages.prefill_s
+            candidates.typical_stream_s = costs.averages.stream_s
+            candidates.median_stream_s = costs.averages.median_stream_s
         if ledger.step_groups:
             self._couple_columns(candidates, eligible.slots, now_s)
         return candidates
@@ -311,9 +314,7 @@ class Router(RoutingState):
 
     def _score(self, request: Request, candidates: Candidates) -> ScoreTable:
         names, terms = [], []
-        for scorer, column, default in self._conditions:
-            if column is not None and getattr(candidates, column) == default:
-                continue
+        for scorer in compress(self.scorers, map(ne, self._needed(candidates), self._defaults)):
             seconds = scorer.score(request, candidates)
             if seconds:
                 names.append(scorer.name)
