@@ -164,7 +164,8 @@ def classes() -> tuple[Section, ...]:
 
 
 def _section(node: ast.ClassDef) -> Section:
-    fields, scorer = {}, ""
+    fields: dict[str, Field] = {}
+    scorer = ""
     for one, behind in pairwise([*node.body, ast.Pass()]):
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
             if ast.unparse(one.annotation) == "ClassVar[str]":
