@@ -228,7 +228,7 @@ serve-vllm: $(READY) vllm-venv ## Two real vLLM pods on the CPU with the gateway
 test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods, but those that are marked nightly.
 	@$(BIN)/python -m pytest tests/vllm -m "not nightly" $(ARGS)
 
-test-vllm-nightly: $(READY) vllm-venv ## Run those too: more faults of chaos on real pods, all lengths of conversations by all APIs.
+test-vllm-nightly: $(READY) vllm-venv ## Run the tests marked nightly: more faults of chaos on real pods, all lengths of conversations by all APIs.
 	@$(BIN)/python -m pytest tests/vllm -m nightly $(ARGS)
 
 test-doctor: $(READY) ## Put faults into simulated pods, and into real vLLM where it is installed; the doctor must name them.
