@@ -1,4 +1,4 @@
-# The verbs of the project. Each sets up what it needs by itself; `make` alone lists them.
+# The targets of the project. Each sets up what it needs; `make` alone lists them.
 
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
@@ -30,8 +30,8 @@ SIDE_BY_SIDE = $(if $(filter-out 1,$(JOBS)),-n $(JOBS) --dist loadfile)
 	bench-burst bench-truth bench-shadow bench-edge vllm-venv serve-vllm test-vllm test-vllm-nightly test-doctor envoy-venv test-envoy test-fronts test-page check-deploy extproc-messages \
 	clean
 
-help: ## List the verbs.
-	@echo "Hearth: make VERB"
+help: ## List the targets.
+	@echo "Hearth: make TARGET"
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 16
 
 # --- Setting up ---------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ python:
 install: $(READY) ## Make .venv with .venv/bin/hearth in it.
 	@echo "$(BIN)/hearth is ready."
 
-# A half-made .venv (interrupted, or made without pip) is made anew: only one with pip in it counts.
+# An incomplete .venv (interrupted, or made without pip) is made again: it must contain pip.
 $(READY): pyproject.toml constraints.txt
 	@$(MAKE) python >/dev/null
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(MAKE) venv
@@ -63,7 +63,7 @@ venv:
 		exit 1; }
 	@$(PYTHON) -m venv --clear $(VENV)
 
-lock: ## Resolve all dependencies anew and pin them in constraints.txt (on the oldest Python we support).
+lock: ## Resolve all dependencies again and pin them in constraints.txt (on the oldest Python we support).
 	@rm -rf out/lock && python3.11 -m venv out/lock
 	@out/lock/bin/python -m pip install --quiet --disable-pip-version-check '.[dev]'
 	@{ sed -n '/^#/p' constraints.txt; out/lock/bin/python -m pip freeze --exclude hearth-gateway; } > out/constraints.txt
@@ -71,7 +71,7 @@ lock: ## Resolve all dependencies anew and pin them in constraints.txt (on the o
 
 # --- Seeing it work -----------------------------------------------------------------------------------------------
 
-demo: $(READY) ## Warm routing against round robin on four simulated pods (TRACE=FILE, KEEP=1).
+demo: $(READY) ## Prefix routing beside round robin on four simulated pods (TRACE=FILE, KEEP=1).
 	@$(BIN)/python -m simulator.demo $(if $(TRACE),--trace "$(TRACE)") $(if $(filter-out 0,$(KEEP)),--keep)
 
 demo-envoy: $(READY) envoy-venv ## Envoy in front of two pods, simulated or real (REAL=1), Hearth as its picker (KEEP=1).
@@ -94,7 +94,7 @@ format: $(READY) ## Rewrite the sources in the project's format.
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix --quiet . || true
 
-format-check: $(READY) ## Is everything formatted?
+format-check: $(READY) ## Check the format.
 	@$(BIN)/ruff format --check --quiet . || { echo "Not formatted: run make format."; exit 1; }
 
 lint: $(READY) ## Run ruff.
@@ -103,26 +103,26 @@ lint: $(READY) ## Run ruff.
 types: $(READY) ## Run mypy, strict.
 	@$(BIN)/mypy
 
-layers: $(READY) ## Who may import whom, and how the code is cut (seconds).
+layers: $(READY) ## Check imports between packages and the structure of the code (seconds).
 	@$(BIN)/python -m pytest --quiet tests/test_layers.py tests/test_repository.py
 
 trace-request: $(READY) ## Files, switches and calls of one streamed chat, with and without a policy (ARGS=--files).
 	@$(BIN)/python -m tests.house.trace_request $(ARGS)
 	@$(BIN)/python -m tests.house.shape
 
-reference: $(READY) ## Write docs/cli.md, docs/doctor/ and the generated tables of other pages anew from the code.
+reference: $(READY) ## Write docs/cli.md, docs/doctor/ and the generated tables of other pages from the code.
 	@$(BIN)/python -m tests.reference --keep
 	@$(BIN)/python -m tests.doctor_pages
 
-fuzz: $(READY) ## Run the property tests for long (profile nightly).
+fuzz: $(READY) ## Run the property tests with many examples (profile nightly).
 	@$(BIN)/python -m pytest -m hypothesis --hypothesis-profile nightly --timeout 3600 $(ARGS)
 
 # Coverage leads the way where atheris has a wheel for this Python; else changes of the corpus are drawn.
-fuzz-long: $(READY) ## Feed every parser for long (ARGS="body --inputs 1000000 --seconds 600").
+fuzz-long: $(READY) ## Fuzz every parser for a long time (ARGS="body --inputs 1000000 --seconds 600").
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check atheris==3.0.0 || true
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
-chaos: $(READY) ## Kill, pause, cut and break pods, gateways and Redis while clients ask (ARGS="--minutes 60", "--roll").
+chaos: $(READY) ## Kill, pause, cut and break pods, gateways and Redis under client load (ARGS="--minutes 60", "--roll").
 	@$(BIN)/python -m tests.chaos $(ARGS)
 
 # The last version that writes schema 1 of replica sync.
@@ -138,7 +138,7 @@ soak: $(READY) ## Half load with churn for an hour: memory, descriptors, tasks, 
 	@$(BIN)/python -m tests.soak --keep tests/soak/last.txt $(ARGS)
 
 # First what single attacks cost in loop time and memory (tests/attacks/test_*.py), then ten thousand attackers; ARGS go to these.
-attacks: $(READY) ## What attackers get of a gateway's time and memory, beside plain requests (ARGS="--count 1000 --only slow").
+attacks: $(READY) ## Cost of attacks in time and memory of a gateway, beside plain requests (ARGS="--count 1000 --only slow").
 	@$(BIN)/python -m pytest tests/attacks --quiet --timeout 600
 	@$(BIN)/python -m tests.attacks $(ARGS)
 
@@ -158,51 +158,51 @@ bench-overhead: $(READY) ## CPU, memory and latency beside nginx and the Rust ro
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
 	@$$($(BIN)/python -m bench.interpreter) -m bench.overhead --keep bench/overhead/last.txt $(ARGS)
 
-bench-paired: $(READY) ## What this checkout costs beside another commit (AGAINST=COMMIT; 20 minutes).
+bench-paired: $(READY) ## Cost of this checkout beside another commit (AGAINST=COMMIT; 20 minutes).
 	@$$($(BIN)/python -m bench.interpreter) -m bench.overhead.paired --against "$(AGAINST)" \
 		--keep bench/overhead/paired.txt $(ARGS)
 
-bench-decide: $(READY) ## What one decision costs, by pods and prompt length (ARGS=--quick; minutes).
+bench-decide: $(READY) ## Cost of one routing decision, by pods and prompt length (ARGS=--quick; minutes).
 	@$$($(BIN)/python -m bench.interpreter) -m bench.decide --keep bench/decide.last.txt $(ARGS)
 
-bench-counting: $(READY) ## CPU of counting and logging a request, by what is switched on (a minute).
+bench-counting: $(READY) ## CPU of metrics and logs per request, by enabled features (a minute).
 	@$$($(BIN)/python -m bench.interpreter) -m bench.counting --keep bench/counting.last.txt $(ARGS)
 
-bench-index: $(READY) ## Memory and time of knowing who holds what, and a fleet of 1,000 pods on paper (minutes).
+bench-index: $(READY) ## Memory and time of the prefix indexes, and estimates for 1,000 pods (minutes).
 	@$(BIN)/python -m bench.index --keep bench/index.last.txt $(ARGS)
 
-bench-routing: $(READY) ## Where requests go and what it does to first tokens, beside others (ARGS=--quick; 45 minutes).
+bench-routing: $(READY) ## Hit rate and TTFT of routing policies beside other routers (ARGS=--quick; 45 minutes).
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
 	@$(BIN)/python -m bench.routing --keep bench/routing/last.txt $(ARGS)
 
 # `python -m bench.clairvoyant search` improves the kept placements (bench/clairvoyant/best.json).
-bench-clairvoyant: $(READY) ## How far each policy is from the best placement known, in virtual time (ARGS="--only chat"; 10 minutes).
+bench-clairvoyant: $(READY) ## Distance of each policy from the best known placement, in virtual time (ARGS="--only chat"; 10 minutes).
 	@$(BIN)/python -m bench.clairvoyant compare --keep bench/clairvoyant/last.txt $(ARGS)
 
-bench-slo: $(READY) ## Whose promises are kept under overload, by tier and tenant (ARGS="--seeds 1"; 20 minutes).
+bench-slo: $(READY) ## Objectives met under overload, by tier and tenant (ARGS="--seeds 1"; 20 minutes).
 	@PYTHON="$(PYTHON)" sh bench/rivals.sh
 	@$(BIN)/python -m bench.slo --keep bench/slo/last.txt $(ARGS)
 
-bench-pd: $(READY) ## What splitting prefill from decode buys, and where it is cheaper (ARGS="--only prices"; 30 minutes).
+bench-pd: $(READY) ## Benefit of prefill/decode pairs, and where they cost less (ARGS="--only prices"; 30 minutes).
 	@$(BIN)/python -m bench.pd --keep bench/pd/last.txt $(ARGS)
 
-bench-scale: $(READY) ## How many engines and when, beside HPA, KEDA and a clairvoyant scaler (ARGS="--case office --seed 1"; 30 minutes).
+bench-scale: $(READY) ## Desired engines beside HPA, KEDA and a clairvoyant scaler (ARGS="--case office --seed 1"; 30 minutes).
 	@$(BIN)/python -m bench.scale --keep bench/scale/last.txt $(ARGS)
 	@$(BIN)/python -m bench.scale.warmup --keep bench/scale/warmup.txt
 
-bench-burst: $(READY) ## Who leaves for a cloud in a burst, and how many of its hours that takes (ARGS=--quick; 10 minutes).
+bench-burst: $(READY) ## Share of requests that spill to a cloud in a burst, and its engine-hours (ARGS=--quick; 10 minutes).
 	@$(BIN)/python -m bench.scale.burst --keep bench/scale/burst.last.txt $(ARGS)
 
-bench-truth: $(READY) vllm-venv ## How far simulated engines are from a real vLLM (ARGS=--quick; an hour).
+bench-truth: $(READY) vllm-venv ## Error of simulated engines beside a real vLLM (ARGS=--quick; an hour).
 	@$(BIN)/python -m bench.truth --keep bench/truth/last.txt $(ARGS)
 
-bench-shadow: $(READY) envoy-venv $(if $(findstring --real,$(ARGS)),vllm-venv) ## What `hearth shadow` predicts beside what happens after the switch (ARGS=--real: two vLLM pods; 20 minutes).
+bench-shadow: $(READY) envoy-venv $(if $(findstring --real,$(ARGS)),vllm-venv) ## Predictions of `hearth shadow` beside measurements after the switch (ARGS=--real: two vLLM pods; 20 minutes).
 	@$(BIN)/python -m bench.shadow --keep bench/shadow/$(if $(findstring --real,$(ARGS)),real.)last.txt $(ARGS)
 
-bench-edge: $(READY) ## A cascade to a provider behind a backhaul that is cut, and the share that leaves at ten times the load (2 minutes).
+bench-edge: $(READY) ## A cascade to a provider over a link that is cut, and the share sent there at ten times the load (2 minutes).
 	@$(BIN)/python -m bench.edge $(ARGS)
 
-bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside a bare handler and Envoy alone (8 minutes).
+bench-extproc: $(READY) envoy-venv ## Cost of the picker behind Envoy, beside a bare handler and Envoy alone (8 minutes).
 	@PYTHON="$(PYTHON)" sh bench/extproc/setup.sh
 	@$$($(BIN)/python -m bench.interpreter) -m bench.extproc --envoy "$$(cat .venv-envoy/binary)" \
 		--keep bench/extproc/last.txt $(ARGS)
@@ -210,11 +210,11 @@ bench-extproc: $(READY) envoy-venv ## What it costs to be Envoy's picker, beside
 bench-doctor: $(READY) ## Diagnosis beside 42 injected faults, pairs, missing figures and 20 healthy hours (ARGS="--hours 0"; an hour).
 	@$(BIN)/python -m bench.doctor --keep bench/doctor/last.txt $(ARGS)
 
-bench-cascade: $(READY) ## Whether promises about quality are kept, and what ladders cost at work (ARGS go to the first; 12 minutes; --collected, --easy, --drift, --rows: other tables).
+bench-cascade: $(READY) ## Whether quality guarantees hold, and the cost of cascades (ARGS go to the first part; 12 minutes; --collected, --easy, --drift, --rows: other tables).
 	@$(BIN)/python -m bench.cascade --keep bench/cascade/last.txt $(ARGS); promises=$$?; \
 		$(BIN)/python -m bench.cascade.live --keep bench/cascade/live.last.txt && exit $$promises
 
-bench-cascade-live: $(READY) ## The second part alone: what a released stream costs, how much later a kept one begins.
+bench-cascade-live: $(READY) ## The second part alone: cost of a released stream, delay of a held one.
 	@$(BIN)/python -m bench.cascade.live --keep bench/cascade/live.last.txt $(ARGS)
 
 # --- Real vLLM, in an environment of its own ----------------------------------------------------------------------
@@ -228,7 +228,7 @@ serve-vllm: $(READY) vllm-venv ## Two real vLLM pods on the CPU with the gateway
 test-vllm: $(READY) vllm-venv ## Run the tests against real vLLM pods, but those that are marked nightly.
 	@$(BIN)/python -m pytest tests/vllm -m "not nightly" $(ARGS)
 
-test-vllm-nightly: $(READY) vllm-venv ## The others: more deeds of chaos on real pods, all lengths of conversations by all APIs.
+test-vllm-nightly: $(READY) vllm-venv ## Run the tests marked nightly: more faults of chaos on real pods, all lengths of conversations by all APIs.
 	@$(BIN)/python -m pytest tests/vllm -m nightly $(ARGS)
 
 test-doctor: $(READY) ## Put faults into simulated pods, and into real vLLM where it is installed; the doctor must name them.
@@ -251,15 +251,15 @@ test-page: $(READY) ## The operators' page in a real headless Chromium; screensh
 	@sh tests/page/setup.sh
 	@$(BIN)/python -m pytest tests/page $(ARGS)
 
-check-deploy: $(READY) envoy-venv ## Hold each file in deploy/ against the program that will read it (two minutes; ARGS=--keep renders anew).
+check-deploy: $(READY) envoy-venv ## Check each file in deploy/ with the program that reads it (two minutes; ARGS=--keep renders again).
 	@PYTHON="$(PYTHON)" sh tests/deploy/tools.sh
 	@sh tests/deploy/check.sh $(ARGS)
 
-extproc-messages: $(READY) ## After a change of messages.proto: compile it anew.
+extproc-messages: $(READY) ## After a change of messages.proto: compile it again.
 	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf
 	@PATH="$$PWD/out/protoc/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. gateway/ext_proc/messages.proto
 
-scaler-messages: $(READY) ## After a change of gateway/scaling/messages.proto: compile it anew.
+scaler-messages: $(READY) ## After a change of gateway/scaling/messages.proto: compile it again.
 	@python3 -m venv out/protoc && out/protoc/bin/python -m pip install -q grpcio-tools mypy-protobuf
 	@PATH="$$PWD/out/protoc/bin:$$PATH" python -m grpc_tools.protoc -I. --python_out=. --mypy_out=quiet:. gateway/scaling/messages.proto
 

@@ -59,7 +59,7 @@ def parse_ports(value: object) -> tuple[int, ...]:
     for part in "" if value == "off" else text(value).split(","):
         low, _, high = part.strip().partition("-")
         if not (low.isdecimal() and (high or low).isdecimal() and 0 < int(low) <= int(high or low) < 1 << 16):
-            raise InvalidValue(f"`{part}` is no port or range of ports")
+            raise InvalidValue(f"`{part}` is not a port or a range of ports")
         found.extend(range(int(low), int(high or low) + 1)[: MAX_PORTS + 1])
     if len(found) > MAX_PORTS:
         raise InvalidValue(f"at most {MAX_PORTS} ports")

@@ -286,7 +286,7 @@ class _Reader:
             return {}
         for word in value:
             if word not in words:
-                self.fault(f"{path}.{word}".lstrip("."), f"is no word here; there are {', '.join(sorted(words))}")
+                self.fault(f"{path}.{word}".lstrip("."), f"is unknown here; expected one of {', '.join(sorted(words))}")
         return value
 
     def items(self, body: Mapping[str, object], name: str, path: str = "") -> list[object]:

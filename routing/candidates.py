@@ -29,89 +29,98 @@ class Candidates(Struct, gc=False):
     engines: Sequence[Engine]
     now_s: float
     prompt_tokens: float
-    """Expected, from the prompt's size."""
+    """Predicted tokens of the prompt, from its size."""
     output_tokens: int
-    """Expected of all answers together; 0 where the request generates none."""
+    """Predicted tokens of all answers together; 0 where the request generates none."""
     warm_tokens: Sequence[float]
-    """How many leading tokens each engine holds already."""
+    """Leading prompt tokens that each engine has cached."""
     prefill_work: Sequence[float]
-    """Tokens each would still have to prefill, weighted by context (`routing.cost.prefill_work`)."""
+    """Tokens that each engine would have to prefill, weighted by context (`routing.cost.prefill_work`)."""
     own_s: Sequence[float]
-    """What that prefill takes each of them."""
+    """Seconds that this prefill takes on each engine."""
     ahead_s: Sequence[float]
-    """What prefill is queued before this request takes them."""
+    """Seconds of prefill queued on each engine before this request."""
     running: Sequence[float]
-    """Sequences there now, ours and foreign."""
+    """Running sequences on each engine, external ones included."""
     kv_tokens: Sequence[float]
-    """KV tokens in use by them."""
+    """KV tokens in use on each engine."""
     kv_capacity: Sequence[float]
-    """KV tokens each engine can hold; infinite if the engine has not reported it."""
+    """KV tokens that each engine can hold; infinite if the engine has not reported it."""
     min_kv_capacity: float
+    """Smallest of `kv_capacity`."""
     prefill_overhead_s: Sequence[float]
+    """Seconds of a first token beside queue and prefill, learned by engine."""
     seconds_per_token: Sequence[float]
+    """Seconds of prefill per unit of `prefill_work`, learned by engine."""
     step_base_s: Sequence[float]
+    """Seconds of a decode step without sequences, learned by engine."""
     step_per_sequence_s: Sequence[float]
+    """Seconds that each sequence adds to a decode step, learned by engine."""
     residence_s: Sequence[float]
+    """Mean seconds that a request stays on each engine."""
     last_turn: Sequence[int]
+    """Number of the decision that chose each engine last; higher is later."""
     ready_since_s: Sequence[float]
+    """Loop time at which each pod became ready."""
     newest_since_s: float
+    """Largest of `ready_since_s`."""
     session_at: int | None = None
-    """Position of the engine where the request's session was last, or where the response it continues lives."""
+    """Position of the engine that served the session last, or that stores the response which the request continues."""
     open_steps: Sequence[tuple[int, int, float]] = ()
-    """(Position, requests whose first token comes with it, tokens that still fit) where an engine's last step of queued
-    prefill has not begun, so that this request would join it."""
+    """(Position, requests that get their first token with the step, tokens that still fit) of each engine whose last
+    step of queued prefill has not begun, so that this request would join it."""
     prefix: int | None = None
-    """The last block of the prompt that is cached on an engine; None where it is on none, or on all."""
+    """Last block of the prompt that some engine has cached; None where no engine has any, or all have it."""
     waited_s: float = 0.0
     """Decayed sum of the seconds that requests have waited for engines that hold as much of the prompt as any
     (`routing.demand`)."""
     displaced_share: float = 0.0
-    """How much must be eventually be computed again for each token that is computed again (`routing.prefix_index`)."""
+    """Predicted tokens that will be computed again per evicted token (`routing.prefix_index`)."""
     engines_in_all: int = 0
-    """How many may serve it, of which these are worth scoring."""
+    """Number of engines that may serve the request; the candidates are the shortlist of them."""
     holds_adapter: Sequence[bool] = ()
-    """Which engines used the request's adapter recently; empty if the model is not an adapter."""
+    """Whether each engine used the request's adapter recently; empty if the model is not an adapter."""
     prompts: Sequence[PromptLengths] = ()
-    """For which prompts each was put up; empty where all are for any."""
+    """Prompt lengths that each pod is meant for; empty where all are for any."""
     spill_ranks: Sequence[int] = ()
-    """The rank of each: lower ones are used first; empty where all have the same."""
+    """Rank of each pod: lower ones are used first; empty where all are equal."""
     distances_s: Sequence[float] = ()
-    """Seconds of a round trip to each; empty where none is far."""
+    """Seconds of a round trip to each pod; empty where all are near."""
     spill_share: float = 0.0
-    """Share of the model's requests that leave the lowest rank; 0 where all ranks are the same."""
+    """Share of the model's requests that should leave the lowest rank; 0 where all ranks are equal."""
     prefillers: Sequence[Engine | None] = ()
-    """The engine that prefills for each, where another does; empty where none of them is a pair. A pair is listed under
-    its decode engine, with the prefill of the other: cached tokens, work, own and queued seconds, and the hand-over
-    among the overhead."""
+    """Prefill engine of each candidate that is a pair, else None; empty without pairs. A pair is listed under its
+    decode engine, with the cached tokens, work, own and queued seconds of its prefill engine; the overhead includes the
+    KV transfer."""
     prefill_shares: Sequence[float] = ()
-    """The decayed share of its time that prefill takes of each engine; empty where another engine could prefill for
-    none of them."""
+    """Decayed share of each engine's time that prefill takes; empty where no other engine could prefill for any."""
     stalls_s: Sequence[float] = ()
-    """Seconds of prefill by which the sequences of each were stalled, or soon will be, by the mean; empty where neither
-    they nor this prompt make a stream late."""
+    """Mean seconds by which the sequences of each engine were stalled by prefill, or soon will be; empty where these
+    and this prompt make no stream late."""
     token_excess_s: Sequence[float] = ()
-    """Extra seconds that each takes for a token of such a request, constrained by a grammar or not; empty where none is
-    known to."""
+    """Extra seconds per output token of a request of this kind (constrained or not) on each engine, by diagnosis; empty
+    without a finding."""
     lockstep_s: Sequence[float] = ()
-    """Seconds that the first token waits for prefill of ranks that step together with each; empty, as the next three,
+    """Seconds that the first token waits for prefill of ranks in lockstep with each engine; empty, as the next three,
     where every engine steps alone."""
     stalled: Sequence[float] = ()
-    """Sequences that each second of own prefill stalls, those of other ranks included."""
+    """Sequences that own prefill stalls, those of other ranks in lockstep included."""
     slowed: Sequence[float] = ()
-    """Sequences whose steps grow with one sequence more."""
+    """Sequences whose steps one more sequence makes longer."""
     in_step: Sequence[float] = ()
-    """Sequences of the busiest rank, which sets the pace of all."""
+    """Sequences of the busiest rank in lockstep with each engine."""
     draining_streams: Sequence[float] = ()
-    """Streams that each still decodes after its role became prefill; empty where none does."""
+    """Streams that each engine still decodes after its role became prefill; empty without such an engine."""
     typical_answer_tokens: float = 0.0
-    """The geometric mean of what answers have; 0 before any was seen."""
+    """Geometric mean of output tokens of answers; 0 before the first one."""
     answer_spread: float = PRIOR_SPREAD
-    """The standard deviation of the logarithms of their tokens."""
+    """Standard deviation of the logarithm of output tokens."""
     typical_prefill_s: float = 0.0
+    """Typical seconds of a prefill in the fleet (`routing.cost`); 0 without `prefill_shares`."""
     typical_stream_s: float = 0.0
-    """How long prompts and undisturbed answers take here (`routing.cost`), said where there are shares of prefill."""
+    """Typical seconds of a stream without stalls; 0 without `prefill_shares`."""
     median_stream_s: float = 0.0
-    """The same of the median answer."""
+    """Median seconds of a stream without stalls; 0 without `prefill_shares`."""
     lacks_kv_room: bool = False
     """Whether some engine may have no room for the request beside what runs there."""
     has_new_pods: bool = False
@@ -119,7 +128,7 @@ class Candidates(Struct, gc=False):
     has_decode_engines: bool = False
     """Whether the role of some engine is `decode`."""
     burden_s: Sequence[float] = ()
-    """Prefill on the very engine that decodes, where pairs make it another than own seconds."""
+    """Seconds of prefill on the engine that decodes, 0 for pairs; empty without pairs, where it is `own_s`."""
 
     @property
     def ahead_tokens(self) -> list[float]:
@@ -134,7 +143,7 @@ class Candidates(Struct, gc=False):
 
 @runtime_checkable
 class Scorer(Protocol):
-    """Seconds to add for each candidate; negative seconds speak for it. A scorer remembers nothing.
+    """Seconds to add for each candidate; negative seconds are a discount. A scorer has no state.
 
     A class may also declare `needs`, the name of a column of `Candidates`: the router skips the scorer in decisions
     where that column has its default. So a scorer of adapters costs nothing where no adapter is requested.
@@ -143,22 +152,22 @@ class Scorer(Protocol):
     name: ClassVar[str]
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """One number per candidate, in order; an empty list where it has nothing to say of any of them."""
+        """Return seconds per candidate, in order; an empty list where the scorer does not apply."""
         ...
 
 
 class NoEngineAdmissible(Exception):  # noqa: N818 - not an error
-    """No engine may take a request now; later one may."""
+    """Admission allows no engine to take a request now."""
 
 
 class AdmissionGate(Protocol):
-    """Which engines may be chosen now: called inside a decision, so that admission and routing see the same state."""
+    """Decides which engines may be chosen: called inside a decision, so that admission and routing see one state."""
 
     stream_objective: StreamObjective | None
     """The objective of the response's tokens on the chosen engine; None if there is none."""
 
     def admits(self, candidates: Candidates, at: int) -> bool:
-        """Whether the engine in a position may be chosen. Called for the best first, until one is admitted."""
+        """Return whether the engine in a position may be chosen. Called for the best first, until one is admitted."""
         ...
 
 
@@ -170,7 +179,7 @@ NAME = attrgetter("name")
 
 
 def engine_name(engine: Engine | None) -> str | None:
-    """An engine's name, where there is one."""
+    """Return the name of an engine; None for None."""
     return None if engine is None else engine.name
 
 
@@ -206,7 +215,7 @@ class TopCandidates(Struct, frozen=True, gc=False):
     prefillers: Sequence[str | None] = ()
 
     def __iter__(self) -> Iterator[CandidateShown]:
-        """Best first."""
+        """Yield the candidates, best first."""
         for at in sorted(range(len(self.totals)), key=self.totals.__getitem__):
             yield CandidateShown(
                 engine=self.engines[at],

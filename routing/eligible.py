@@ -20,22 +20,22 @@ from routing.pods import Engine, Pod, ProviderGrant
 
 
 class PairingFallback(StrEnum):
-    """A closed list."""
+    """Why an attempt was not, or not completely, served by a pair. A closed list: values of metrics and receipts."""
 
     NO_PREFILL_POD = "no_prefill_pod"
-    """No engine that prefills is ready: a decode engine did it all."""
+    """No prefill engine is ready: a decode engine prefilled too."""
     NO_DECODE_POD = "no_decode_pod"
-    """No engine that decodes is ready: one that is there for prefill answered."""
+    """No decode engine is ready: a prefill engine answered."""
     PREFILL_FAILED = "prefill_failed"
-    """The prefill pod could not be reached, refused, died or broke."""
+    """The prefill pod was unreachable, rejected the request, or failed."""
     PREFILL_SLOW = "prefill_slow"
-    """It took far longer than predicted."""
+    """The prefill took far longer than predicted."""
     UNFIT_PARAMS = "unfit_params"
-    """What it answered could not be passed on to another engine."""
+    """The prefill pod returned KV parameters that cannot be sent to another engine."""
     TRANSFER_STALLED = "transfer_stalled"
-    """The KV did not come in time."""
+    """The KV cache did not arrive at the decode pod in time."""
     TRANSFER_FAILED = "transfer_failed"
-    """The decode pod failed with the KV that it was to fetch."""
+    """The decode pod failed to fetch the KV cache."""
     DECODE_FAILED = "decode_failed"
     """The decode pod was lost before its first token."""
 

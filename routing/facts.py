@@ -144,7 +144,7 @@ def read_facts(given: Mapping[str, object]) -> PodFacts:
     A key whose value is None or empty counts as missing. Raises `InvalidFacts` with all faults, unknown keys included:
     a reader of records that a later version may have written keeps to `FACT_NAMES` first.
     """
-    faults = [f"{key}: is no fact of a pod" for key in given if key not in FACT_NAMES]
+    faults = [f"{key}: is not a fact of a pod" for key in given if key not in FACT_NAMES]
     known: dict[str, Any] = {}
     for key, value in given.items():
         if key not in FACT_NAMES or value is None or value in ("", []):

@@ -190,7 +190,7 @@ def parse_pod_url(text: str) -> str:
         parts = urlsplit(text)
         port = parts.port
     except ValueError:
-        raise ValueError(f"is no URL{shown}") from None
+        raise ValueError(f"is not a URL{shown}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or any(char <= " " for char in text):
         raise ValueError(f"must be a URL beginning with http:// or https://{shown}")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
@@ -276,7 +276,7 @@ def read_record(written: bytes) -> AgentRecord:
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRecord(str(error)) from None
     if not is_agent_name(decoded.agent):
-        raise InvalidRecord("agent: is no name")
+        raise InvalidRecord("agent: is not a name")
     if not 0.1 <= decoded.ttl_s <= MAX_TTL_S:
         raise InvalidRecord(f"ttl_s: must be from 0.1 to {MAX_TTL_S:.0f}")
     if len(decoded.pods) > MAX_PODS:

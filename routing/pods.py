@@ -14,17 +14,22 @@ NO_GRANTS: frozenset[ProviderGrant] = frozenset()
 
 
 class PodState(StrEnum):
-    """Where a pod is in its life. Only `READY` pods are chosen, and where none is left, `SUSPECT` ones."""
+    """State of a pod. Only `READY` pods are chosen; if none is left, `SUSPECT` ones."""
 
     STARTING = "starting"
+    """It has not been probed successfully yet."""
     WARMING = "warming"
-    """Healthy, and given hot prefixes before requests."""
+    """Healthy; hot prefixes are replayed to it before it gets requests."""
     READY = "ready"
+    """It gets requests."""
     SUSPECT = "suspect"
-    """Requests have failed there though its probes succeed: used where no other pod is left."""
+    """Requests fail although probes succeed: it gets requests only if no other pod of the model is ready."""
     UNREADY = "unready"
+    """Its probe fails, or its source reports it as not ready."""
     OPEN_CIRCUIT = "open_circuit"
+    """Its circuit breaker is open: failures in a row, or a hung engine."""
     DRAINING = "draining"
+    """An operator, its source or a finding drains it: running requests finish."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class ReuseRate:
 
     def __init__(self) -> None:
         self.share = 0.0
-        """How much must be computed again, in the end, for each token that is displaced."""
+        """Predicted tokens that will be computed again per evicted token."""
         self._late = 0.0
         self._computed = 0.0
 

@@ -26,19 +26,19 @@ ESCALATION = "escalation"
 
 
 class RetryKind(StrEnum):
-    """What a second attempt is for; the more is lost without it, the later it is refused."""
+    """What a further attempt is for, in the order in which a spent budget rejects them."""
 
     RETRY = "retry"
-    """A live pod has failed, was busy or could not be reached."""
+    """A live pod failed, was busy or could not be reached."""
     FAILOVER = "failover"
-    """The engine is gone, before the client had any of its answer."""
+    """The engine is gone before the client received any of the answer."""
     RESUME = "resume"
-    """It failed in the middle of a response, which another engine is to resume."""
+    """The engine is gone in the middle of a response, which another engine resumes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryTerms:
-    """How much there is to spend, and on how much of one request."""
+    """Attempts of one request, and the budget of all."""
 
     max_attempts: int = 3
     """Pods that may fail one request before its first byte: the request itself may be what breaks them."""

@@ -26,7 +26,7 @@ class SlowStart:
     """Seconds of waiting per request there, falling to zero over the window."""
 
     def score(self, request: Request, candidates: Candidates) -> list[float]:
-        """Return the penalty per engine; an empty list where all pods are alike new or older than the window."""
+        """Return the penalty per engine; an empty list where all pods are equally new or older than the window."""
         window_s = self.window_s
         oldest_s = max(min(candidates.ready_since_s), candidates.now_s - window_s)
         if candidates.newest_since_s <= oldest_s:

@@ -59,11 +59,15 @@ class SupplyReason(StrEnum):
     FROM_ZERO = "from_zero"
     """A request waits and the model has no engine."""
     IDLE = "idle"
-    """Quiet for long enough: zero."""
+    """No request for `idle_to_zero_s`: the figure is zero."""
     MIN_ENGINES = "min_engines"
+    """The guard rail `min_engines`."""
     MAX_ENGINES = "max_engines"
+    """The guard rail `max_engines`."""
     STEP = "max_step_per_minute"
+    """The guard rail `max_step_per_minute`."""
     BUDGET = "engine_hours_per_day"
+    """The guard rail `engine_hours_per_day`: the engine-hours of the day are used up."""
     MIN_STAY = "min_stay"
     """Engines have not stayed long enough, or the lower figure has not held long enough."""
     STALE = "stale_figures"
@@ -73,6 +77,7 @@ class SupplyReason(StrEnum):
     NOT_GRANTED = "not_granted"
     """The cluster grants no engines: the figure is not raised further."""
     OFF = "off"
+    """`supply.scaling` is off."""
 
 
 @dataclass(frozen=True, slots=True)

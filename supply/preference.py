@@ -27,14 +27,15 @@ class SpillReason(StrEnum):
     """Why work leaves the home pools, or stays; stable codes."""
 
     HOME = "home"
-    """The home pools keep all objectives."""
+    """The pools of the lowest rank meet all objectives."""
     OVERLOAD = "overload"
-    """They would not without the spilled share."""
+    """The pools of the lowest rank cannot meet all objectives without the spilled share."""
     RECOVERING = "recovering"
-    """They would again, but not for long enough yet."""
+    """The pools of the lowest rank could meet all objectives again, but not for long enough yet."""
     RESIDENCY = "residency"
-    """They do not, and what remains may not leave."""
+    """Objectives are missed, and the remaining requests may not leave their region."""
     NO_OTHER_POOL = "no_other_pool"
+    """No pool of higher rank serves the model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,15 @@ class SplitVerdict(StrEnum):
     """What is advised, with its reason; stable codes."""
 
     SPLIT = "split"
+    """Separate prefill and decode engines cost less."""
     TOO_SMALL = "too_small"
-    """Fewer engines than `MIN_ENGINES`."""
+    """The pool has too few engines to split."""
     NO_GAIN = "no_gain"
-    """It would save less than `MIN_SAVING`, or cost more."""
+    """A split would cost more, or save too little."""
     TRANSFER = "transfer"
-    """It would pay without the time of the KV transfer."""
+    """A split would cost less without the time of the KV transfer."""
     NO_TRAFFIC = "no_traffic"
+    """There is no traffic to judge by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,32 +28,34 @@ class SkipReason(StrEnum):
     REGION = "region"
     """The pod is in no region that its tenant allows."""
     RANK = "rank"
-    """The pod belongs to a pool of higher rank, and its tenant has not agreed to copies there."""
+    """The pod belongs to a pool of higher rank, and the tenant has not set `prewarm: true`."""
     CACHED = "cached"
-    """The engine holds it."""
+    """The engine has it cached."""
     TOKENS = "tokens"
     """The budget of tokens is spent on hotter ones."""
     KV_ROOM = "kv_room"
     """The share of the engine's KV blocks is spent on hotter ones."""
     TOO_SHORT = "too_short"
+    """It is shorter than a replay is worth."""
 
 
 class StopReason(StrEnum):
     """Why the warm-up of a pod ended."""
 
     DONE = "done"
+    """All replays are sent."""
     TIME = "time"
-    """Its budget of seconds is spent."""
+    """`supply.prewarm_max_s` has passed."""
     OBJECTIVE = "objective"
-    """Requests with an objective wait: the pod is needed now."""
+    """Requests have waited too long for their objective: the pod is needed now."""
     ALONE = "alone"
-    """No other pod serves its model."""
+    """No other pod serves its model in its region."""
     UNHEALTHY = "unhealthy"
     """The pod is not ready any more."""
     FAILED = "failed"
-    """Replays have failed."""
+    """Two replays in a row failed."""
     UNCLAIMED = "unclaimed"
-    """No gateway has begun it in time, or the one that had is gone."""
+    """No gateway began the warm-up in time, or the one that began is gone."""
 
 
 @dataclass(frozen=True, slots=True)

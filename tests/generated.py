@@ -58,6 +58,38 @@ def reasons() -> str:
     return table(("reason", "status", "code", "fault", "cause", "action"), rows)
 
 
+CODES: Mapping[str, tuple[str, str]] = {
+    "`state` of a pod": ("routing/pods.py", "PodState"),
+    "`kind` of an attempt": ("routing/retries.py", "RetryKind"),
+    "`result` of an attempt": ("gateway/pipeline/attempt.py", "AttemptStatus"),
+    "`fallback_reason`, `hearth_pair_fallbacks_total{reason}`": ("routing/eligible.py", "PairingFallback"),
+    "`hearth_limit_rejections_total{limit}`": ("tenancy/limits/usage.py", "LimitKind"),
+    "`reason` of a pool in `GET /scale`": ("supply/desired.py", "SupplyReason"),
+    "`reason` of a spill in `GET /scale`": ("supply/preference.py", "SpillReason"),
+    "`verdict` of a split in `GET /scale`": ("supply/split_advice.py", "SplitVerdict"),
+    "`hearth_warmups_total{reason}`, `pod_warmed`": ("supply/warmup.py", "StopReason"),
+    "`hearth_warmup_skipped_total{reason}`": ("supply/warmup.py", "SkipReason"),
+    "`hearth_traces_dropped_total{reason}`": ("gateway/tracing/exporter.py", "DropReason"),
+}
+"""Where operators see the values of an enumeration: its file and
+name."""
+
+
+def codes() -> str:
+    """Values of closed lists beside rejection reasons, with the docstring of each."""
+    rows = []
+    for shown, (path, name) in CODES.items():
+        tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+        (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name)
+        for one, behind in pairwise([*found.body, ast.Pass()]):
+            match one, behind:
+                case ast.Assign([ast.Name(id)], ast.Constant(str(value))), _ if id.isupper():
+                    words = behind.value if isinstance(behind, ast.Expr) else None
+                    meaning = " ".join(str(words.value).split()) if isinstance(words, ast.Constant) else ""
+                    rows.append((shown, code(value), meaning))
+    return table(("where", "value", "meaning"), rows)
+
+
 def log_fields(names: Iterable[str]) -> str:
     """Fields of a log in the order in which they are written."""
     return table(("field", "content"), [(code(name), FIELD_TEXTS[name]) for name in names])
@@ -132,7 +164,8 @@ def classes() -> tuple[Section, ...]:
 
 
 def _section(node: ast.ClassDef) -> Section:
-    fields, scorer = {}, ""
+    fields: dict[str, Field] = {}
+    scorer = ""
     for one, behind in pairwise([*node.body, ast.Pass()]):
         if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
             if ast.unparse(one.annotation) == "ClassVar[str]":
@@ -235,6 +268,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 TABLES: Mapping[str, tuple[str, Callable[[], str]]] = {
     "reasons": ("docs/reasons.md", reasons),
+    "codes": ("docs/reasons.md", codes),
     "request-log": ("docs/logs.md", lambda: log_fields(REQUEST_FIELDS.names)),
     "usage-record": ("docs/logs.md", lambda: log_fields(USAGE_FIELDS.names)),
     "metrics": ("docs/metrics.md", metrics),

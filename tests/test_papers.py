@@ -53,7 +53,7 @@ VARIABLES = {
 }
 """What the examples take from the environment."""
 
-MISSING = re.compile(r"there is no file|no place for a file|folder `[^`]+` does not exist")
+MISSING = re.compile(r"there is no file|its folder does not exist|folder `[^`]+` does not exist")
 """What is wrong with an example on a machine that does not have the files it names."""
 
 POLICY = (ROOT / "docs" / "policy.md").read_text(encoding="utf-8")

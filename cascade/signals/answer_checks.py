@@ -89,7 +89,7 @@ def _is_call(arguments: str, schema: object) -> bool:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 REFUSAL = re.compile(

@@ -99,7 +99,7 @@ def _object(answer: IO[bytes]) -> View:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise InvalidValue("the answer is no JSON object: is --url that of an admin port?")
+        raise InvalidValue("the response is not a JSON object: is --url the address of an admin port?")
     return found
 
 
@@ -191,7 +191,7 @@ def read_token(arguments: Namespace, variables: Mapping[str, str]) -> str | None
     try:
         return Path(file).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidValue(f"--token-file {file}: {getattr(error, 'strerror', None) or 'is no text'}") from None
+        raise InvalidValue(f"--token-file {file}: {getattr(error, 'strerror', None) or 'is not text'}") from None
 
 
 def _shown(arguments: Namespace, view: View, as_text: Callable[[View], str]) -> int:

@@ -105,7 +105,7 @@ def _offline(file: Path) -> View:
     bundle = load_bundle(file)
     found = diagnose_bundle(bundle)
     if found is None:
-        raise InvalidValue(f"{file}: holds no facts: it was saved before the gateway's first look")
+        raise InvalidValue(f"{file}: contains no facts: it was saved before the first diagnosis")
     return show_diagnosis(found)
 
 

@@ -142,7 +142,7 @@ def _time_of(record: UsageRecord) -> datetime:
         at = datetime.fromisoformat(record.timestamp)
         return at.replace(tzinfo=at.tzinfo or UTC).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise InvalidValue(f"record {record.request_id}: `timestamp` is no time: {record.timestamp}") from None
+        raise InvalidValue(f"record {record.request_id}: `timestamp` is not a time: {record.timestamp}") from None
 
 
 def _values(record: UsageRecord, at: datetime) -> dict[str, str]:

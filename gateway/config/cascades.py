@@ -180,9 +180,9 @@ def _calibration_file(value: object, buckets: Collection[str] = ()) -> Calibrati
     except OSError as error:
         raise InvalidValue(f"`{path}` cannot be read: {error.strerror}") from None
     except InvalidCalibrationFile as bad:
-        raise InvalidValue(f"`{path}` is no calibration: {'; '.join(bad.faults)}") from None
+        raise InvalidValue(f"`{path}` is not a calibration file: {'; '.join(bad.faults)}") from None
     if faults := tuple(calibration_faults(found, buckets)):
-        raise InvalidValue(f"`{path}` cannot hold at work: {'; '.join(faults)}")
+        raise InvalidValue(f"`{path}` cannot be applied: {'; '.join(faults)}")
     return found
 
 

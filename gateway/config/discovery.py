@@ -266,7 +266,7 @@ def parse_port(value: object) -> int:
     """Parse a port, 1 to 65535. Raises `InvalidValue`."""
     found = integer(value)
     if not 1 <= found <= 65_535:
-        raise InvalidValue(f"`{found}` is no port (1 to 65535)")
+        raise InvalidValue(f"`{found}` is not a port (1 to 65535)")
     return found
 
 
@@ -292,7 +292,7 @@ _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 def _dns_name(value: object) -> str:
     found = text(value).lower()
     if not _NAME.fullmatch(found):
-        raise InvalidValue(f"`{found}` is no name in DNS")
+        raise InvalidValue(f"`{found}` is not a DNS name")
     return found
 
 
@@ -306,7 +306,7 @@ def _server(value: object) -> str:
 def _object_name(value: object) -> str:
     found = text(value)
     if not _OBJECT.fullmatch(found):
-        raise InvalidValue(f"`{found}` is no name in Kubernetes (lower case, digits, `-` and `.`)")
+        raise InvalidValue(f"`{found}` is not a Kubernetes name (lower case, digits, `-` and `.`)")
     return found
 
 
@@ -316,7 +316,7 @@ def _selector(value: object) -> str:
         return ",".join(f"{text(key)}={text(held)}" for key, held in value.items())
     found = text(value)
     if not re.fullmatch(r"[A-Za-z0-9_./,=!() -]+", found):
-        raise InvalidValue(f"`{found}` is no label selector, as `app=vllm,tier!=test`")
+        raise InvalidValue(f"`{found}` is not a label selector such as `app=vllm,tier!=test`")
     return found
 
 

@@ -85,7 +85,7 @@ def doctor_schema() -> Schema:
                 f"Findings for which a pod may be drained in mode act (default {', '.join(DRAIN_FINDINGS)}).",
             ),
             "single_services": described(
-                NAMES.schema, "Addresses of services of KV connectors behind which one process stands."
+                NAMES.schema, "Addresses of services of KV connectors that belong to one process."
             ),
         }
     )

@@ -48,9 +48,9 @@ def parse_address(value: object) -> Address:
     if not colon or not host:
         raise InvalidValue(f"must be HOST:PORT, not `{words}`")
     if ":" in host and not words.startswith("["):
-        raise InvalidValue(f"an IPv6 host stands in brackets: [{host}]:{port}")
+        raise InvalidValue(f"write an IPv6 host in brackets: [{host}]:{port}")
     if not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
-        raise InvalidValue(f"`{port}` is no port (0 to 65535; 0 lets the system choose)")
+        raise InvalidValue(f"`{port}` is not a port (0 to 65535; 0 lets the system choose)")
     return Address(host, int(port))
 
 
@@ -98,7 +98,7 @@ def parse_network(value: object) -> IPv4Network | IPv6Network:
     except ValueError as error:
         if isinstance(error, InvalidValue):
             raise
-        raise InvalidValue(f"is no network: {error}") from None
+        raise InvalidValue(f"is not a network: {error}") from None
 
 
 def parse_secret(value: object) -> Secret:
@@ -130,7 +130,7 @@ def parse_writable_path(value: object) -> Path:
     """Parse the path of a file that may be created; its folder exists."""
     path = Path(text(value))
     if path.is_dir() or not path.parent.is_dir():
-        raise InvalidValue(f"`{path}` is no place for a file")
+        raise InvalidValue(f"`{path}` is a folder, or its folder does not exist")
     return path
 
 

@@ -95,11 +95,11 @@ def read_file(config: Path, variables: Mapping[str, str]) -> tuple[Settings, lis
     except OSError as error:
         return Settings(), [ConfigError(str(config), error.strerror or "cannot be read")]
     except UnicodeDecodeError:
-        return Settings(), [ConfigError(str(config), "is no UTF-8 text")]
+        return Settings(), [ConfigError(str(config), "is not UTF-8 text")]
     try:
         settings, root = read_settings(source, variables, relative_to(config, CONFIG_FILE_KEYS))
         if not root.keys and load_yaml(source) is None:
-            root.add_error("is empty, as a file is that is being written; one that is to say nothing says {}")
+            root.add_error("is empty, perhaps because it is being written; an empty configuration is `{}`")
     except InvalidDocument as invalid:
         return Settings(), [fault.within(config) for fault in invalid.errors]
     return settings, [fault.within(config) for fault in root.errors]

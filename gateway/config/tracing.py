@@ -71,7 +71,7 @@ def parse_endpoint(value: object) -> str:
         url = urlsplit(words)
         port = url.port
     except ValueError:
-        raise InvalidValue(f"`{words}` is no URL") from None
+        raise InvalidValue(f"`{words}` is not a URL") from None
     if url.scheme not in ("http", "https") or not url.hostname or port == 0:
         raise InvalidValue(f"must be http://HOST:PORT or https://HOST:PORT, not `{words}`")
     if url.username or url.password or url.query or url.fragment:
@@ -116,7 +116,7 @@ def read_headers(path: Path) -> Mapping[str, str]:
             continue
         match = HEADER.fullmatch(line.strip())
         if match is None:
-            raise ValueError(f"line {at} is no `Name: value`")
+            raise ValueError(f"line {at} is not `Name: value`")
         found[match[1].lower()] = match[2]
     return found
 

@@ -96,7 +96,7 @@ def read_baseline(file: Path) -> Baseline:
     try:
         return load_baseline(msgspec.json.decode(body))
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidBaseline(f"is no JSON: {error}") from None
+        raise InvalidBaseline(f"is not JSON: {error}") from None
 
 
 def write_baseline(file: Path, baseline: Baseline) -> None:

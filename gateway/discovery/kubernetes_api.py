@@ -160,7 +160,7 @@ class KubernetesApi:
             try:
                 self._trust = (changed, ssl.create_default_context(cafile=path))
             except ssl.SSLError as error:
-                raise ApiError(f"{path} is no certificate: {error.reason}") from None
+                raise ApiError(f"{path} is not a certificate: {error.reason}") from None
         return self._trust[1]
 
 

@@ -55,7 +55,7 @@ def read_keys(text: str) -> KeySet:
     """Parse the public keys of a JWKS or of PEM blocks. Raises `InvalidValue`."""
     keys = _pem_keys(text) if "-----BEGIN" in text else _jwks_keys(text)
     if not keys:
-        raise InvalidValue("holds no public key that can check a signature")
+        raise InvalidValue("contains no public key that verifies signatures")
     return keys
 
 
@@ -66,7 +66,7 @@ def _jwks_keys(text: str) -> dict[str, IssuerKey]:
         listed = json.loads(text)["keys"]
         assert isinstance(listed, list)  # noqa: S101 - joins the other ways of not being a key set
     except (ValueError, TypeError, KeyError, AssertionError, RecursionError):
-        raise InvalidValue("is no JSON Web Key Set") from None
+        raise InvalidValue("is not a JSON Web Key Set") from None
     keys = {}
     for at, jwk in enumerate(listed[:MAX_KEYS]):
         # Keys for other purposes, and of unknown kinds, are skipped.
@@ -77,7 +77,7 @@ def _jwks_keys(text: str) -> dict[str, IssuerKey]:
         except (PyJWTError, ValueError, TypeError, KeyError):
             continue
         if hasattr(key, "public_key"):
-            raise InvalidValue("holds a private key: whoever can read it can make tokens")
+            raise InvalidValue("contains a private key: every reader of it could create tokens")
         keys[str(jwk.get("kid", at))] = IssuerKey(jwk["kty"], key, jwk.get("alg"))
     return keys
 
@@ -92,7 +92,7 @@ def _pem_keys(text: str) -> dict[str, IssuerKey]:
         try:
             key = load_pem_public_key(block.encode())
         except (ValueError, TypeError):
-            raise InvalidValue("holds a PEM block that is no public key") from None
+            raise InvalidValue("contains a PEM block that is not a public key") from None
         for kind, kty in kinds.items():
             if isinstance(key, kind):
                 keys[str(at)] = IssuerKey(kty, key)
@@ -106,7 +106,7 @@ def verify_token(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> C
     if len(token) > MAX_TOKEN_BYTES:
         raise token_rejected("is too long")
     if not _is_canonical(token):
-        raise token_rejected("is no valid token")
+        raise token_rejected("is not a valid token")
     try:
         head = get_unverified_header(token)
         algorithm = head.get("alg")
@@ -128,9 +128,9 @@ def verify_token(token: str, rules: TokenRules, keys: KeySet, now_s: float) -> C
             },
         )
     except PyJWTError as error:
-        raise token_rejected(_WRONG.get(type(error).__name__, "is no valid token")) from None
+        raise token_rejected(_WRONG.get(type(error).__name__, "is not a valid token")) from None
     except (ValueError, TypeError, RecursionError):
-        raise token_rejected("is no valid token") from None
+        raise token_rejected("is not a valid token") from None
     _check_times(claims, rules.leeway_s, now_s)
     return claims
 

@@ -51,11 +51,13 @@ class DropReason(StrEnum):
     """Why spans were lost."""
 
     QUEUE_FULL = "queue_full"
+    """The export queue was full."""
     EXPORT_FAILED = "export_failed"
+    """All tries of an export failed."""
     REJECTED = "rejected"
-    """The receiver has rejected the export finally."""
+    """The receiver rejected the export with a status that is not retried."""
     SHUTDOWN = "shutdown"
-    """They could not be sent in time when the gateway ended."""
+    """They could not be sent in time when the gateway stopped."""
 
 
 class ExportResult(Struct, frozen=True):

@@ -15,14 +15,19 @@ class LimitKind(StrEnum):
     """What is limited."""
 
     REQUESTS = "requests"
+    """Requests in any sixty seconds (`rpm`)."""
     TOKENS = "tokens"
-    """Input and output together."""
+    """Tokens in any sixty seconds, input and output together (`tpm`)."""
     INPUT = "input_tokens"
+    """Input tokens in any sixty seconds (`input_tpm`)."""
     OUTPUT = "output_tokens"
+    """Output tokens in any sixty seconds (`output_tpm`)."""
     UNCACHED = "uncached_tokens"
-    """Input that no engine held already."""
+    """Input tokens that no engine had cached, in any sixty seconds (`uncached_tpm`)."""
     PARALLEL = "parallel_requests"
+    """Concurrent requests (`max_parallel_requests`)."""
     BUDGET = "budget"
+    """Money within a period (`max_budget`)."""
 
     __hash__ = str.__hash__
 

@@ -77,7 +77,7 @@ def feed_kv_events(raw: bytes) -> None:
 
 
 def feed_frames(raw: bytes) -> None:
-    """What a worker and its warmth process say to each other."""
+    """What a worker and its index process say to each other."""
     steer, raw = split(raw)
     frames = FrameDecoder(max_bytes=1 << 16)
     with contextlib.suppress(BrokenFramesError):

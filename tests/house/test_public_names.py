@@ -54,6 +54,8 @@ from tests.sources import ROOT, read_sources
 NAMES: dict[str, Any] = json.loads((ROOT / "docs/public-names.json").read_text(encoding="utf-8"))
 """Section to old name to new name; None: deleted."""
 
+ADVICE = "list new names under `added` in docs/public-names.json, sorted; remove those that are gone"
+
 SECTIONS = {
     "metrics",
     "labels",
@@ -176,7 +178,7 @@ def test_each_metric_is_in_the_map(metrics: dict[str, set[str]]) -> None:
     """What is exposed is what old names lead to and what was added; no renamed or deleted name is exposed."""
     assert len(metrics) > 100
     hoped = {new for old in NAMES["metrics"] for new in new_names(old)} | set(NAMES["added"]["metrics"])
-    assert sorted(metrics) == sorted(hoped)
+    assert sorted(metrics) == sorted(hoped), ADVICE
     assert [old for old in NAMES["metrics"] if old not in new_names(old) and old in metrics] == []
 
 
@@ -248,7 +250,8 @@ CONFIG_KEYS = set(config_keys(config_schema()))
 
 def test_configuration_keys_are_in_the_map() -> None:
     """Each key of today is the new name of an old one, or added; no other is in the map."""
-    assert {new for new in NAMES["config"].values() if new is not None} | set(NAMES["added"]["config"]) == CONFIG_KEYS
+    listed = {new for new in NAMES["config"].values() if new is not None} | set(NAMES["added"]["config"])
+    assert listed == CONFIG_KEYS, ADVICE
 
 
 def test_no_renamed_configuration_key_remains() -> None:
@@ -333,7 +336,8 @@ def flags_now() -> set[str]:
 
 def test_flags_are_in_the_map() -> None:
     """Each flag of today is the new name of an old one, or added; no other is in the map."""
-    assert {new for new in NAMES["flags"].values() if new is not None} | set(NAMES["added"]["flags"]) == flags_now()
+    listed = {new for new in NAMES["flags"].values() if new is not None} | set(NAMES["added"]["flags"])
+    assert listed == flags_now(), ADVICE
 
 
 def test_no_renamed_flag_remains() -> None:
@@ -397,7 +401,8 @@ NOW: dict[str, set[str]] = {
 @pytest.mark.parametrize("section", NOW)
 def test_policy_reasons_and_headers_are_in_the_map(section: str) -> None:
     """Each name of today is the new name of an old one, or added; no other is in the map."""
-    assert NOW[section] == {new for new in NAMES[section].values() if new is not None} | set(NAMES["added"][section])
+    listed = {new for new in NAMES[section].values() if new is not None} | set(NAMES["added"][section])
+    assert NOW[section] == listed, ADVICE
 
 
 @pytest.mark.parametrize("section", NOW)

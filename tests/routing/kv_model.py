@@ -1,7 +1,7 @@
-"""A small engine that keeps KV blocks as vLLM does and tells of them in its events: the oracle of exact warmth.
+"""A small engine that keeps KV blocks as vLLM does and reports them as events: the oracle of the precise prefix index.
 
-Blocks are physical; one content may stand in several of them; what nobody uses goes least recently used first, the tail
-of a chain before its head. Its hashes hang on a secret of its own, and are nobody else's.
+Blocks are physical; one content may be in several of them; unused blocks are evicted least recently used first, the
+tail of a chain before its head. Its hashes depend on a secret of its own, so they differ from those of other engines.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ async def ask(client: aiohttp.ClientSession, gateway: Running, body: dict[str, A
 
 
 async def settled(client: aiohttp.ClientSession, gateway: Running) -> None:
-    """Until all workers know the pod, and whom the warmth process follows: ten exact answers in a row."""
+    """Until all workers know the pod, and whom the index process follows: ten exact answers in a row."""
     hello = {"model": "tiny", "messages": [{"role": "user", "content": "sea"}]}
     in_a_row = 0
     for _ in range(2000):
@@ -113,7 +113,7 @@ async def settled(client: aiohttp.ClientSession, gateway: Running) -> None:
 
 
 async def test_receipts_predict_what_events_reported(tmp_path: Path) -> None:
-    """Two workers, one warmth process, a cache that is turned over: every prompt to the token."""
+    """Two workers, one index process, a cache that is turned over: every prompt to the token."""
     rng = random.Random(3)
     async with AsyncExitStack() as stack:
         publisher = await stack.enter_async_context(Publisher())

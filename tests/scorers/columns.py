@@ -1,4 +1,4 @@
-"""Candidates for the tests of scorers: idle engines, all alike, but for the columns a test names."""
+"""Candidates for the tests of scorers: idle, equal engines, except for the columns that a test names."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from routing.pods import Engine
 
 
 def candidates_of(count: int, **columns: Any) -> Candidates:
-    """`count` engines; every column that is not given is the usual for all of them."""
+    """Return `count` engines; columns that are not given have the same default for all of them."""
     usual: dict[str, Any] = {
         "engines": [Engine(slot, f"http://pod-{slot}") for slot in range(count)],
         "now_s": 1000.0,

@@ -22,7 +22,7 @@ def test_it_is_overhead_queue_and_own_work_at_the_engines_pace() -> None:
 
 
 def test_a_warm_engine_with_a_long_queue_loses_to_a_cold_idle_one() -> None:
-    """Warmth and load are the same seconds: neither wins on principle."""
+    """Cached tokens and load are compared in seconds: neither wins on principle."""
     warm_but_busy = candidates_of(2, prefill_work=[100.0, 1000.0], ahead_s=[0.2, 0.0])
     warm_and_nearly_idle = candidates_of(2, prefill_work=[100.0, 1000.0], ahead_s=[0.02, 0.0])
     busy, idle = PrefillTime().score(REQUEST, warm_but_busy), PrefillTime().score(REQUEST, warm_and_nearly_idle)

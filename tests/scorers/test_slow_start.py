@@ -1,4 +1,4 @@
-"""A pod that has just become ready is not given everything at once."""
+"""A pod that has just become ready ramps up."""
 
 import pytest
 
@@ -9,22 +9,22 @@ from tests.scorers.columns import candidates_of
 REQUEST = Request("r", Api.CHAT, "m")
 
 
-def test_what_a_new_pod_has_already_counts_against_it() -> None:
-    """The first request is welcome; each further one costs, less and less as the window passes."""
+def test_requests_on_a_new_pod_count_as_waiting() -> None:
+    """A pod without requests has no penalty; each request adds one that falls as the window passes."""
     seen = candidates_of(
         5, now_s=100.0, ready_since_s=[100.0, 100.0, 95.0, 90.0, 0.0], running=[0.0, 4.0, 4.0, 4.0, 4.0]
     )
     assert SlowStart(window_s=10.0, per_request_s=0.5).score(REQUEST, seen) == [0.0, 2.0, pytest.approx(1.0), 0.0, 0.0]
 
 
-def test_when_all_have_stood_for_long_it_says_nothing() -> None:
+def test_nothing_is_scored_after_the_window() -> None:
     """From the end of the newest pod's window on."""
     assert SlowStart(window_s=10.0).score(REQUEST, candidates_of(2, now_s=100.0, ready_since_s=[0.0, 90.0])) == []
     assert SlowStart(window_s=10.0).score(REQUEST, candidates_of(2, now_s=99.0, ready_since_s=[0.0, 90.0])) != []
 
 
-def test_pods_that_are_alike_new_are_not_penalized() -> None:
-    """After a start of the gateway all pods are new to it, and none is warmer than another."""
+def test_equally_new_pods_have_no_penalty() -> None:
+    """After a start of the gateway all pods are new to it."""
     assert SlowStart(window_s=10.0).score(REQUEST, candidates_of(2, now_s=9.0, ready_since_s=[5.0, 5.0])) == []
 
 

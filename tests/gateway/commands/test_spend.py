@@ -170,8 +170,8 @@ def test_lines_that_cannot_be_read_are_counted(log: Path, capsys: pytest.Capture
         (["damaged.gz"], "damaged.gz: "),
         (["damaged.xz"], "damaged.xz: "),
         (["damaged.bz2"], "damaged.bz2: "),
-        (["early.jsonl"], "`timestamp` is no time: 0001-01-01T00:00:00+23:59"),
-        (["escape.jsonl"], "record \\x1b[2J: `timestamp` is no time: \\x1b]0;x"),
+        (["early.jsonl"], "`timestamp` is not a time: 0001-01-01T00:00:00+23:59"),
+        (["escape.jsonl"], "record \\x1b[2J: `timestamp` is not a time: \\x1b]0;x"),
     ],
 )
 def test_a_fault_is_named(

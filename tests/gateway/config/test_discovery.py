@@ -77,12 +77,12 @@ def test_pools_of_models_are_followed() -> None:
     ("source", "words"),
     [
         ("dns: {}", "discovery.dns.name: is missing"),
-        ("dns: {name: 'a b'}", "discovery.dns.name: `a b` is no name in DNS"),
+        ("dns: {name: 'a b'}", "discovery.dns.name: `a b` is not a DNS name"),
         (
             "dns: {name: a}",
             "discovery.dns.port: is missing: only SRV records, as of `_http._tcp.a`, contain a port",
         ),
-        ("dns: [{name: a, port: 70000}]", "discovery.dns[0].port: `70000` is no port (1 to 65535)"),
+        ("dns: [{name: a, port: 70000}]", "discovery.dns[0].port: `70000` is not a port (1 to 65535)"),
         ("dns: {name: a, port: 1, servers: [':5']}", "discovery.dns.servers[0]: must be HOST:PORT, not `:5`"),
         ("dns: {name: a, port: 1, role: cook}", "discovery.dns.role: must be one of either, prefill, decode"),
         ("agent_registry: {stale_ttl_s: 0}", "discovery.agent_registry.stale_ttl_s: must be above 0"),
@@ -91,8 +91,8 @@ def test_pools_of_models_are_followed() -> None:
             "discovery.agent_registry.url: must be a URL beginning with redis://",
         ),
         ("kubernetes: {}", "discovery.kubernetes: set one of selector, service, inference_pools"),
-        ("kubernetes: {service: S}", "discovery.kubernetes.service: `S` is no name in Kubernetes"),
-        ("kubernetes: {selector: 'a\"b'}", 'discovery.kubernetes.selector: `a"b` is no label selector'),
+        ("kubernetes: {service: S}", "discovery.kubernetes.service: `S` is not a Kubernetes name"),
+        ("kubernetes: {selector: 'a\"b'}", 'discovery.kubernetes.selector: `a"b` is not a label selector'),
         ("kubernetes: {selector: a, tokenn: x}", "discovery.kubernetes.tokenn: unknown key"),
         ("kubernetes: {inference_pools: [p], objectives: k8s}", "discovery.kubernetes.objectives: `k8s` is none of"),
         (

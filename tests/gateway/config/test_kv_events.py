@@ -1,4 +1,4 @@
-"""The words of exact warmth."""
+"""The section `kv_events` of a configuration."""
 
 import pytest
 

@@ -112,4 +112,4 @@ def test_a_file_that_cannot_be_read_is_a_fault(tmp_path: Path) -> None:
     assert faults(config=tmp_path / "nowhere.yaml") == [f"{tmp_path}/nowhere.yaml: No such file or directory"]
     binary = tmp_path / "binary.yaml"
     binary.write_bytes(b"\xff\xfe")
-    assert faults(config=binary) == [f"{binary}: is no UTF-8 text"]
+    assert faults(config=binary) == [f"{binary}: is not UTF-8 text"]

@@ -88,7 +88,7 @@ def test_an_empty_list_is_written() -> None:
         ("pods: 2026-02-30", "not YAML"),
         ("pods: " + "[" * 5000, "nested too deeply"),
         ("pod: [http://a:1]", "pod: unknown key"),
-        ("[{uri: http://a:1}]", r"pods\[0\]: uri: is no fact of a pod"),
+        ("[{uri: http://a:1}]", r"pods\[0\]: uri: is not a fact of a pod"),
         ("[http://a:1, a]", r"pods\[1\]: must be a URL"),
         ("[5]", r"pods\[0\]: must be a text"),
         ("5", "must be a list of pods"),

@@ -70,7 +70,9 @@ def test_tokens_need_their_library(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_keys_of_a_file_are_checked(tmp_path: Path) -> None:
     """Whether they are there, and keys."""
     (tmp_path / "keys").write_text("{}")
-    assert faults(tmp_path, JWT.format(f"jwks_file: {tmp_path}/keys")) == ["auth.jwt.jwks_file: is no JSON Web Key Set"]
+    assert faults(tmp_path, JWT.format(f"jwks_file: {tmp_path}/keys")) == [
+        "auth.jwt.jwks_file: is not a JSON Web Key Set"
+    ]
     assert "cannot read" in faults(tmp_path, JWT.format(f"jwks_file: {tmp_path}/nowhere"))[0]
     (tmp_path / "keys").write_text(ALL)
     path = tmp_path / "policy.yaml"

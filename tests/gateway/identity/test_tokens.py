@@ -214,10 +214,10 @@ def test_keys_may_stand_in_pem_blocks() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is no JSON Web Key Set"),
-        ("[]", "is no JSON Web Key Set"),
-        ('{"keys": 5}', "is no JSON Web Key Set"),
-        ("[" * 100_000, "is no JSON Web Key Set"),
+        ("", "is not a JSON Web Key Set"),
+        ("[]", "is not a JSON Web Key Set"),
+        ('{"keys": 5}', "is not a JSON Web Key Set"),
+        ("[" * 100_000, "is not a JSON Web Key Set"),
         ('{"keys": []}', "holds no public key"),
         ('{"keys": [5, null]}', "holds no public key"),
         ("-----BEGIN PUBLIC KEY-----\nabc\n-----END PUBLIC KEY-----", "is no public key"),

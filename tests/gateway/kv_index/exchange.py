@@ -81,7 +81,7 @@ class Worker:
 
 @dataclass
 class Host:
-    """A warmth process, and the workers that were started on its host."""
+    """An index process, and the workers that were started on its host."""
 
     where: Path
     warmth: IndexProcessServer
@@ -107,12 +107,12 @@ class Host:
         return worker
 
     def knows(self, *workers: Worker) -> bool:
-        """Whether all are connected, and the warmth process has heard who they are: that comes a moment later."""
+        """Whether all are connected, and the index process has heard who they are: that comes a moment later."""
         received = self.warmth.hub._connections.values()
         return all(worker.sharing.is_connected and worker.sharing.replica_id in received for worker in workers)
 
     async def stop(self) -> None:
-        """End the warmth process; workers live on."""
+        """End the index process; workers live on."""
         self.running.cancel()
         await asyncio.gather(self.running, return_exceptions=True)
 

@@ -1,4 +1,4 @@
-"""A worker, the warmth process and an engine that tells of its cache: what is seen is what the engine would reuse."""
+"""A worker, the index process and an engine that tells of its cache: what is seen is what the engine would reuse."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MODEL = "m"
 
 @dataclass
 class Scene:
-    """One pod with one engine behind a publisher, one worker, one warmth process."""
+    """One pod with one engine behind a publisher, one worker, one index process."""
 
     host: Host
     publisher: Publisher
@@ -277,7 +277,7 @@ async def test_a_late_answer_is_not_waited_for(tmp_path: Path) -> None:
 
 
 async def test_who_is_always_late_is_not_called_every_time(tmp_path: Path) -> None:
-    """A warmth process that hangs costs a few requests their wait, not all; a single question finds it well again."""
+    """An index process that hangs costs a few requests their wait, not all; a single question finds it well again."""
     async with scene(tmp_path, max_wait_s=0.0) as one:
         await one.until_exact()
         for _ in range(LATE_IN_A_ROW + 1):

@@ -1,4 +1,4 @@
-"""The workers of a host share their limits out of the memory of its warmth process."""
+"""The workers of a host share their limits out of the memory of its index process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ASK = LeaseRequest("tokens", 100.0, 0.0, 70.0, 0.0, keeps_s=75.0)
 
 
 class Wire:
-    """A connection between a worker and the warmth process: what is said goes through frames."""
+    """A connection between a worker and the index process: what is said goes through frames."""
 
     def __init__(self, slices: LocalQuotaLeases, *, is_connected: bool = True) -> None:
         self.is_connected = is_connected

@@ -1,4 +1,4 @@
-"""Frames and messages between a worker and the warmth process."""
+"""Frames and messages between a worker and the index process."""
 
 import msgspec
 import pytest

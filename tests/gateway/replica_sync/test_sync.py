@@ -1,4 +1,4 @@
-"""Workers of a host route as one, and do without the warmth process where it is away."""
+"""Workers of a host route as one, and do without the index process where it is away."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ async def test_workers_find_slots_of_their_own(tmp_path: Path) -> None:
 
 
 async def test_metrics_show_the_exchange(tmp_path: Path) -> None:
-    """What was said, heard and lost stands on the metrics page of worker and warmth process."""
+    """Sent, received and lost updates are on the metrics page of worker and index process."""
     async with host(tmp_path) as here:
         one, two = here.worker(), here.worker()
         await until(lambda: here.knows(one, two))

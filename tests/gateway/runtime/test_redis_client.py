@@ -154,7 +154,7 @@ async def test_a_cluster_is_found_from_one_of_its_nodes(tmp_path: Path) -> None:
 
 
 async def test_a_cluster_that_is_away_is_waited_for(tmp_path: Path) -> None:
-    """None of its nodes answers: the warmth process lives, says so, and shares when one does."""
+    """None of its nodes answers: the index process lives, says so, and shares when one does."""
     async with redis_server(tmp_path, "--cluster-enabled", "yes") as node:
         await node.kill()
         async with host(tmp_path / "a", f"redis+cluster://127.0.0.1:{node.port}") as here:
