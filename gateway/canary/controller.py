@@ -214,8 +214,8 @@ class CanaryController(Collector):
         """Compare every attempt of a request."""
         if outcome.tier == INTERNAL_TIER or not self._compares:
             return
-        is_told_apart = self._has_tenants() and not self.rollout.terms.one_tenant_decides
-        group = group_of(outcome.tenant or "") if is_told_apart else None
+        by_group = self._has_tenants() and not self.rollout.terms.one_tenant_decides
+        group = group_of(outcome.tenant or "") if by_group else None
         for attempt in outcome.attempts:
             seen, is_on_trial = _served(attempt, outcome, group), self._is_on_trial(attempt)
             if seen is None or is_on_trial is None:
