@@ -214,8 +214,8 @@ class CanaryController(Collector):
         """Compare every attempt of a request."""
         if outcome.tier == INTERNAL_TIER or not self._compares:
             return
-        is_grouped = self._has_tenants() and not self.rollout.terms.one_tenant_decides
-        group = group_of(outcome.tenant or "") if is_grouped else None
+        by_group = self._has_tenants() and not self.rollout.terms.one_tenant_decides
+        group = group_of(outcome.tenant or "") if by_group else None
         for attempt in outcome.attempts:
             seen, is_on_trial = _served(attempt, outcome, group), self._is_on_trial(attempt)
             if seen is None or is_on_trial is None:
@@ -336,24 +336,20 @@ class CanaryController(Collector):
     def collect(self) -> Iterator[Family]:
         """Return all metric families of this moment."""
         name = self.rollout.terms.name
-        verdict = GaugeMetricFamily("hearth_canary_verdict", "1 for the current verdict.", labels=("canary", "verdict"))
+        verdict = GaugeMetricFamily("hearth_canary_verdict", "1 for the verdict of now.", labels=("canary", "verdict"))
         for each in Verdict:
             verdict.add_metric((name, each.value), float(each is self.verdict))
         bound = GaugeMetricFamily(
             "hearth_canary_interval",
-            "Bound of the interval of the ratio of canary to standing times, or of the difference of failure shares.",
+            "Bound of the canary's median time by that of the standing pods, or of a difference of shares.",
             labels=("canary", "kind", "bound"),
         )
         worse = GaugeMetricFamily(
             "hearth_canary_e_value",
-            "Evidence (e-value) that it is worse, without any one group of tenants; reverted at 4 / false_revert_rate.",
+            "Evidence that it is worse, without any one group of tenants; reverted at 4 / false_revert_rate.",
             labels=("canary", "kind"),
         )
-        rounds = CounterMetricFamily(
-            "hearth_canary_comparisons",
-            "Comparisons of canary requests with requests of the standing pods.",
-            labels=("canary", "kind"),
-        )
+        rounds = CounterMetricFamily("hearth_canary_comparisons", "Comparisons.", labels=("canary", "kind"))
         evidence = NO_EVIDENCE if self.trial is None else self.trial.evidence
         for summary in summaries(self.terms, evidence):
             for side, value in zip(("lower", "upper"), summary.interval, strict=True):
@@ -363,15 +359,9 @@ class CanaryController(Collector):
             rounds.add_metric((name, summary.kind), summary.comparisons)
         counts = [self.rollout.served(sessions=sessions) for sessions in (False, True)]
         offered = CounterMetricFamily(
-            "hearth_canary_offered_requests",
-            "Requests that the canary and the standing pods could both serve.",
-            labels=("canary",),
+            "hearth_canary_offered_requests", "Requests that could go either way.", labels=("canary",)
         )
-        taken = CounterMetricFamily(
-            "hearth_canary_requests",
-            "Requests of hearth_canary_offered_requests_total that the canary served.",
-            labels=("canary",),
-        )
+        taken = CounterMetricFamily("hearth_canary_requests", "Those of them that it served.", labels=("canary",))
         offered.add_metric((name,), sum(count for count, _ in counts))
         taken.add_metric((name,), sum(count for _, count in counts))
         yield from (verdict, bound, worse, rounds, offered, taken)
