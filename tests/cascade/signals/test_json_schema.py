@@ -126,9 +126,9 @@ def test_large_values_are_not_compared_at_each_step(value: list[int] | dict[str,
     class Option(type(value)):  # type: ignore[misc]
         def __eq__(self, other: object) -> bool:
             compared.append(1)
-            return super().__eq__(other)
+            return bool(super().__eq__(other))
 
-        __hash__ = None
+        __hash__ = None  # type: ignore[assignment]
 
     schema = {"allOf": [{"$ref": "#/option"}] * 5_000, "option": {"const": Option(value)}}
     assert conforms(value, schema)

@@ -28,10 +28,10 @@ async def test_usage_that_no_engine_can_have_is_no_usage(name: str, count: int) 
     usage |= {"prompt_tokens_details": {name: count}} if name == "cached_tokens" else {name: count}
     async with stage.rig() as rig:
         rig.pod.plays([answer_bytes(chat_answer() | {"usage": usage})])
-        for at in range(2):
+        for _ in range(2):
             assert (await rig.ask(CHAT_PATH, a_chat(max_tokens=10), **key("alice"))).status == 200
-            await until(lambda at=at: len(rig.outcomes) > at)
-            assert rig.outcomes[at].usage is None
+        await until(lambda: len(rig.outcomes) == 2)
+        assert [outcome.usage for outcome in rig.outcomes] == [None, None]
 
 
 EVENTS: dict[Api, list[dict[str, Any]]] = {
