@@ -175,7 +175,7 @@ MAX_SHOWN_CANDIDATES = 8
 """Enough to see the runners-up; a receipt of a thousand engines would cost more than the request."""
 
 
-NAME = attrgetter("name")
+_NAME = attrgetter("name")
 
 
 def engine_name(engine: Engine | None) -> str | None:
@@ -249,7 +249,7 @@ class RoutingDecision(Struct, frozen=True, gc=False):
         columns, scored, at = self.candidates, self.scored, self.at
         if len(columns.engines) <= MAX_SHOWN_CANDIDATES:
             return TopCandidates(
-                [*map(NAME, columns.engines)],
+                [*map(_NAME, columns.engines)],
                 at,
                 scored.names,
                 scored.terms,
@@ -265,7 +265,7 @@ class RoutingDecision(Struct, frozen=True, gc=False):
             best[-1] = at
         pick = itemgetter(*best)
         return TopCandidates(
-            [*map(NAME, pick(columns.engines))],
+            [*map(_NAME, pick(columns.engines))],
             best.index(at),
             scored.names,
             tuple(map(pick, scored.terms)),
