@@ -218,9 +218,9 @@ def test_keys_may_stand_in_pem_blocks() -> None:
         ("[]", "is not a JSON Web Key Set"),
         ('{"keys": 5}', "is not a JSON Web Key Set"),
         ("[" * 100_000, "is not a JSON Web Key Set"),
-        ('{"keys": []}', "holds no public key"),
-        ('{"keys": [5, null]}', "holds no public key"),
-        ("-----BEGIN PUBLIC KEY-----\nabc\n-----END PUBLIC KEY-----", "is no public key"),
+        ('{"keys": []}', "contains no public key"),
+        ('{"keys": [5, null]}', "contains no public key"),
+        ("-----BEGIN PUBLIC KEY-----\nabc\n-----END PUBLIC KEY-----", "is not a public key"),
     ],
 )
 def test_what_holds_no_keys_is_wrong(text: str, words: str) -> None:
