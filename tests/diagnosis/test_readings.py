@@ -97,7 +97,7 @@ def test_one_page_has_gauges_but_no_growth() -> None:
     assert window.length_s == 0.0
 
 
-def test_tokens_since_the_start_tell_what_never_generates() -> None:
+def test_tokens_since_the_start_show_what_never_generates() -> None:
     """Of the last page, whatever the window; unknown where the page has no such counter."""
     history = PodHistory()
     for at_s in (0.0, 10.0):

@@ -202,7 +202,7 @@ def test_those_who_left_behind_a_waiting_head_are_let_go() -> None:
     assert len(list(queue.tier_queues["gold"].heads())) == queue.waiting == 1
 
 
-def test_a_full_queue_is_left_by_those_who_hold_most_of_it() -> None:
+def test_a_full_queue_rejects_requests_of_its_largest_user() -> None:
     """Lower tiers first, down to their floor; in a tier never for a tenant that would hold as much as another."""
     queue = ModelQueue()
     for number in range(40):

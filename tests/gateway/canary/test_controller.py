@@ -158,7 +158,7 @@ async def test_without_its_pods_a_trial_goes_on_when_they_are_back() -> None:
     assert scene.controller.show()["comparisons"][0]["comparisons"] > 10
 
 
-async def test_a_gateway_with_other_limits_is_told() -> None:
+async def test_a_gateway_with_other_limits_is_named() -> None:
     """The limits with which the trial began hold for both, and the second one reports them once."""
     store = MemoryStore()
     first = Scene(store)

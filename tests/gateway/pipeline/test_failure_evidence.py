@@ -16,7 +16,7 @@ POD = "http://0"
 
 
 @pytest.mark.parametrize("end", sorted(CAUSED_BY_REQUESTS))
-def test_failures_of_one_tenant_say_nothing_of_a_pod_that_answers_others(end: AttemptStatus) -> None:
+def test_failures_of_one_tenant_are_no_evidence_of_a_pod_that_answers_others(end: AttemptStatus) -> None:
     """However many they are, and though some of its own requests are answered in between."""
     evidence = FailureEvidence()
     for second in range(20):
