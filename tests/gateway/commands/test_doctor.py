@@ -90,7 +90,7 @@ def test_a_bundle_is_diagnosed_by_the_command(tmp_path: Path, capsys: pytest.Cap
     assert main(["doctor", "--bundle", str(tmp_path / "gone")]) == 1
     file.write_bytes(show_bundle([], None, DoctorMode.ADVISE))
     assert main(["doctor", "--bundle", str(file)]) == 1
-    assert "holds no facts" in capsys.readouterr().err
+    assert "contains no facts" in capsys.readouterr().err
 
 
 def test_the_gateway_is_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,17 +175,17 @@ def test_a_sweeper_looks_at_all_others_though_one_raises() -> None:
                 raise Planted
 
     async def play() -> tuple[list[int], Counter[str]]:
-        counts, patrol = caught_in(asyncio.get_running_loop()), TimeoutSweeper[Watched](1.0)
+        counts, sweeper = caught_in(asyncio.get_running_loop()), TimeoutSweeper[Watched](1.0)
         watched = [Watched(breaks=number == 1) for number in range(3)]
         for one in watched:
-            patrol.add(one)
+            sweeper.add(one)
         await asyncio.sleep(1.01)
-        patrol.stop()
+        sweeper.stop()
         return [one.looks for one in watched], counts
 
     looks, counts = run_virtually(play())
     assert looks == [8, 8, 8]
-    assert counts == Counter(patrol=8)
+    assert counts == Counter(timeouts=8)
 
 
 def test_a_line_that_cannot_be_written_loses_no_other() -> None:
