@@ -285,6 +285,8 @@ class TierQueue:
         """Of each tenant, the most urgent first; some of them have left already."""
         self._held: dict[str | None, tuple[int, int]] = {}
         """Requests that wait and bytes of their prompts, by tenant."""
+        self._by_room: list[tuple[float, int, str | None]] | None = None
+        """A heap of tenants, the one with most room first; a share may have fallen since. None until it is needed."""
 
     @property
     def floor(self) -> float:
@@ -316,6 +318,10 @@ class TierQueue:
         waiter.is_queued = True
         count, size = self._held.get(tenant, (0, 0))
         self._held[tenant] = count + 1, size + waiter.request.prompt.size
+        if self._by_room is not None:
+            heappush(self._by_room, (-self.room_share(tenant), waiter.number, tenant))
+            if len(self._by_room) > 2 * len(self._held) + SPARE:
+                self._by_room = None
         self._work_s[tenant] = self._work_s.get(tenant, 0.0) + waiter.own_s
         self._service[tenant] = self._service.get(tenant, 0.0) + waiter.weighted_tokens / waiter.weight
         self.waiting += 1
@@ -357,12 +363,37 @@ class TierQueue:
         """Return one of the least urgent requests of the tenant that holds most of the room; None where none holds more
         than `beyond`. One that has lost its pod is not returned.
         """
-        for tenant in sorted(self._held, key=self.room_share, reverse=True):
-            if self.room_share(tenant) <= beyond:
-                return None
-            for _, _, waiter in reversed(self._heaps[tenant]):
-                if not (waiter.has_left or waiter.was_placed):
-                    return waiter
+        largest = self._largest()
+        if largest is None or self.room_share(*largest) <= beyond:
+            return None
+        found = self._last_of(*largest)
+        if found is not None:
+            return found
+        others = [tenant for tenant in self._held if self.room_share(tenant) > beyond]
+        others.sort(key=self.room_share, reverse=True)
+        return next(filter(None, map(self._last_of, others)), None)
+
+    def _largest(self) -> tuple[str | None] | None:
+        """Return the tenant that holds most of the room, as a tuple of one; None where nothing waits."""
+        if self._by_room is None:
+            self._by_room = [(-self.room_share(tenant), -at, tenant) for at, tenant in enumerate(self._held, 1)]
+            heapify(self._by_room)
+        while self._by_room:
+            share, number, tenant = self._by_room[0]
+            held = self.room_share(tenant)
+            if held == -share:
+                return (tenant,)
+            if held:
+                heapreplace(self._by_room, (-held, number, tenant))
+            else:
+                heappop(self._by_room)
+        return None
+
+    def _last_of(self, tenant: str | None) -> WaitingRequest | None:
+        """Return one of the least urgent waiting requests of a tenant, none that has lost its pod."""
+        for _, _, waiter in reversed(self._heaps[tenant]):
+            if not (waiter.has_left or waiter.was_placed):
+                return waiter
         return None
 
     def heads(self) -> Iterator[WaitingRequest]:

@@ -406,3 +406,20 @@ def test_whoever_leaves_is_nowhere_left(comers: list[tuple[Tier, str, float]], r
         assert all(one is not head for line in queue.by_rank() for head in line.heads())
     assert (queue.waiting, queue.size, queue.backlog_s) == (0, 0, 0.0)
     assert queue.by_rank() == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcde"), st.booleans(), st.integers(1, 4)), max_size=200))
+def test_the_request_that_leaves_is_of_the_tenant_with_most_room(steps: list[tuple[str, bool, int]]) -> None:
+    """Whatever came and went before, and whenever it was asked for."""
+    queue, waiting = ModelQueue(), list[WaitingRequest]()
+    for tenant, comes, turn in steps:
+        if comes or not waiting:
+            waiting.append(put(queue, waiter(BRONZE, tenant)))
+        else:
+            queue.take(waiting.pop(turn * len(waiting) // 5), 0.0)
+        line = queue.tier_queues["bronze"]
+        if turn > 2:
+            found = line.last(0.0)
+            counts = Counter(each.tenant for each in waiting)
+            assert (found is None) is (not waiting)
+            assert found is None or (found in waiting and counts[found.tenant] == max(counts.values()))
