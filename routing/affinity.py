@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from heapq import nlargest
 from itertools import islice
 from typing import Generic, TypeVar
 
@@ -46,7 +47,7 @@ def hashed_id(name: str) -> int:
 
 
 FORGOTTEN_AT_ONCE = 64
-"""Part of the entries of an owner that are forgotten when it makes all of them too many: owners are seldom compared."""
+"""Owners of whom entries are forgotten when all are too many, and the part of them: owners are seldom compared."""
 
 
 class LastSlots:
@@ -94,10 +95,20 @@ class LastSlots:
                 self._remove(owner, key)
 
     def _forget(self, writer: str | None) -> None:
-        """Forget the oldest of the owner that has most, of equal ones not of the one that has just written."""
-        owner, entries = max(self._entries.items(), key=lambda entry: (len(entry[1]), entry[0] != writer))
-        for key in list(islice(entries, 1 if len(self._entries) == 1 else 1 + len(entries) // FORGOTTEN_AT_ONCE)):
-            self._remove(owner, key)
+        """Forget the oldest of the owners that have most, those with half as many as the first included; of equal ones
+        not of the one that has just written.
+        """
+        if len(self._entries) == 1:
+            self._remove(None, next(iter(self._entries[None])))
+            return
+        largest = nlargest(
+            FORGOTTEN_AT_ONCE, self._entries.items(), key=lambda entry: (len(entry[1]), entry[0] != writer)
+        )
+        most = len(largest[0][1])
+        for owner, entries in largest:
+            if 2 * len(entries) >= most and (owner != writer or len(entries) > 1):
+                for key in list(islice(entries, 1 + len(entries) // FORGOTTEN_AT_ONCE)):
+                    self._remove(owner, key)
 
     def _remove(self, owner: str | None, key: int) -> None:
         entries = self._entries[owner]
