@@ -45,5 +45,6 @@ RECIPE = Recipe(
     ),
     wrong_if="Acceptance stays low without constrained requests: then the draft has decayed.",
     look=look,
+    raise_after_s=30.0,
     explains=("acceptance_decayed", "slower_than_peers", "speculation_on_saturated_batch", "decode_starved_by_prefill"),
 )

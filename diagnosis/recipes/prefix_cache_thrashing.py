@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from diagnosis.facts import EngineWindow, PodObservation
 from diagnosis.finding import Evidence, Question, Severity
-from diagnosis.levels import actual_hit_rate, hit_rate, pod_figure, predicted_hit_rate
+from diagnosis.levels import MIN_QUERIES, actual_hit_rate, hit_rate, pod_figure, predicted_hit_rate
 from diagnosis.recipe import Indication, Missing, Recipe
 from diagnosis.recipes.salts_split_prefixes import has_many_salts
 from diagnosis.scene import Scene
@@ -61,9 +61,14 @@ def _fallen(scene: Scene, pod: PodObservation, rate: float) -> tuple[tuple[Evide
 
 
 def _is_diluted(scene: Scene, pod: PodObservation) -> bool:
-    """Return whether the pod finds as many tokens as its peers, or has far longer prompts than they have."""
+    """Return whether the pod finds as many tokens as its peers, computes no larger share of its prompts because a store
+    gives it the rest, or has far longer prompts than they have.
+    """
     found, normal = pod_figure(pod, _found), scene.peer_median(pod, _found)
     if found is not None and normal is not None and found >= FALLEN * normal:
+        return True
+    computed, peers_compute = pod_figure(pod, _computed_share), scene.peer_median(pod, _computed_share)
+    if computed is not None and peers_compute is not None and computed <= peers_compute:
         return True
     length, peer_length = pod_figure(pod, _prompt_length), scene.peer_median(pod, _prompt_length)
     return length is not None and peer_length is not None and length >= LONGER * peer_length
@@ -71,6 +76,12 @@ def _is_diluted(scene: Scene, pod: PodObservation) -> bool:
 
 def _found(engine: EngineWindow) -> float | None:
     return engine.cache_hits if engine.cache_hits is not None else engine.cached_tokens
+
+
+def _computed_share(engine: EngineWindow) -> float | None:
+    if engine.computed_tokens is None or not engine.prompt_tokens or engine.prompt_tokens < MIN_QUERIES:
+        return None
+    return engine.computed_tokens / engine.prompt_tokens
 
 
 def _prompt_length(engine: EngineWindow) -> float | None:
@@ -90,7 +101,8 @@ RECIPE = Recipe(
     looks_at=(
         "`prefix_cache_hits_total` by `prefix_cache_queries_total` is 60 % or less of two of: the peers', the "
         "baseline's, the gateway's prediction. The cache is on, requests do not bring salts of their own, and the "
-        "pod finds 60 % as many tokens as its peers or fewer, in prompts of their length."
+        "pod finds 60 % as many tokens as its peers or fewer and computes a larger share of its prompts than they do "
+        "(a store may give it the rest), in prompts of their length."
     ),
     cause="The prefixes in use need more KV blocks than the pod has, so they are evicted before they are used again.",
     first_step="Offload KV to host memory on the named pod (`--kv-offloading-size`).",

@@ -159,7 +159,7 @@ FOUND: dict[str, tuple[FleetFacts, set[str], Baseline | None]] = {
         baseline(),
     ),
     "prefix_cache_off": (fleet(pod("c0", flags=flags(prefix_caching=False))), {C0}, None),
-    "prefix_cache_thrashing": (chat(cache_hits=1_000.0), {C0}, baseline()),
+    "prefix_cache_thrashing": (chat(cache_hits=1_000.0, computed_tokens=15_000.0), {C0}, baseline()),
     "salts_split_prefixes": (
         fleet(pod("c0", requests=view(salted=40.0, salts=40.0), engines=(engine(cache_hits=100.0),))),
         {C0},
@@ -595,6 +595,13 @@ def test_too_few_drafts_are_reported_as_missing() -> None:
         {C0},
     )
     assert looked("acceptance_decayed", fleet(pod("c0", engines=few))) == (set(), set())
+
+
+@pytest.mark.parametrize(("computed", "named"), [(15_000.0, {C0}), (2_000.0, set())])
+def test_a_store_that_gives_what_the_cache_has_lost_leaves_no_thrashing(computed: float, named: set[str]) -> None:
+    """The pod computes no more of its prompts than its peers: offloading, the first step, is there and works."""
+    facts = chat(cache_hits=1_000.0, computed_tokens=computed)
+    assert looked("prefix_cache_thrashing", facts, baseline())[0] == named
 
 
 def test_two_pods_that_differ_are_each_compared_with_the_other() -> None:
