@@ -101,12 +101,12 @@ class LastSlots:
         if len(self._entries) == 1:
             self._remove(None, next(iter(self._entries[None])))
             return
-        largest = nlargest(
+        fullest = nlargest(
             FORGOTTEN_AT_ONCE, self._entries.items(), key=lambda entry: (len(entry[1]), entry[0] != writer)
         )
-        most = len(largest[0][1])
-        for owner, entries in largest:
-            if 2 * len(entries) >= most and (owner != writer or len(entries) > 1):
+        peak = len(fullest[0][1])
+        for owner, entries in fullest:
+            if 2 * len(entries) >= peak and (owner != writer or len(entries) > 1):
                 for key in list(islice(entries, 1 + len(entries) // FORGOTTEN_AT_ONCE)):
                     self._remove(owner, key)
 

@@ -363,17 +363,17 @@ class TierQueue:
         """Return one of the least urgent requests of the tenant that holds most of the room; None where none holds more
         than `beyond`. One that has lost its pod is not returned.
         """
-        largest = self._largest()
-        if largest is None or self.room_share(*largest) <= beyond:
+        heaviest = self._heaviest()
+        if heaviest is None or self.room_share(*heaviest) <= beyond:
             return None
-        found = self._last_of(*largest)
+        found = self._last_of(*heaviest)
         if found is not None:
             return found
         others = [tenant for tenant in self._held if self.room_share(tenant) > beyond]
         others.sort(key=self.room_share, reverse=True)
         return next(filter(None, map(self._last_of, others)), None)
 
-    def _largest(self) -> tuple[str | None] | None:
+    def _heaviest(self) -> tuple[str | None] | None:
         """Return the tenant that holds most of the room, as a tuple of one; None where nothing waits."""
         if self._by_room is None:
             self._by_room = [(-self.room_share(tenant), -at, tenant) for at, tenant in enumerate(self._held, 1)]

@@ -202,7 +202,7 @@ def test_those_who_left_behind_a_waiting_head_are_let_go() -> None:
     assert len(list(queue.tier_queues["gold"].heads())) == queue.waiting == 1
 
 
-def test_a_full_queue_rejects_requests_of_its_largest_user() -> None:
+def test_a_full_queue_rejects_requests_of_its_heaviest_user() -> None:
     """Lower tiers first, down to their floor; in a tier never for a tenant that would hold as much as another."""
     queue = ModelQueue()
     for number in range(40):
@@ -409,7 +409,7 @@ def test_whoever_leaves_is_nowhere_left(comers: list[tuple[Tier, str, float]], r
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcde"), st.booleans(), st.integers(1, 4)), max_size=200))
-def test_the_request_that_leaves_is_of_the_tenant_with_most_room(steps: list[tuple[str, bool, int]]) -> None:
+def test_the_request_that_leaves_is_of_the_heaviest_tenant(steps: list[tuple[str, bool, int]]) -> None:
     """Whatever came and went before, and whenever it was asked for."""
     queue, waiting = ModelQueue(), list[WaitingRequest]()
     for tenant, comes, turn in steps:
