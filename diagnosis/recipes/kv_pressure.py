@@ -86,6 +86,5 @@ RECIPE = Recipe(
         "slower_than_peers",
         "prefix_cache_thrashing",
         "decode_starved_by_prefill",
-        "speculation_on_saturated_batch",
     ),
 )

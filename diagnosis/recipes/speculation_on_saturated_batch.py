@@ -68,5 +68,5 @@ RECIPE = Recipe(
     helped="Time per token falls at the same number of running requests.",
     wrong_if="Time per token stays with fewer drafted tokens: then the batch itself is the cost.",
     look=look,
-    explains=("slower_than_peers",),
+    explains=("slower_than_peers", "kv_pressure"),
 )

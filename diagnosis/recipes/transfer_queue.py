@@ -65,5 +65,5 @@ RECIPE = Recipe(
     ),
     look=look,
     raise_after_s=30.0,
-    explains=("transfers_stalled",),
+    explains=("transfers_stalled", "kv_pressure"),
 )
