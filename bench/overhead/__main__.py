@@ -20,6 +20,7 @@ from pathlib import Path
 
 import uvloop
 
+from bench.commit import measured_commit
 from bench.overhead import report, rounds
 from bench.overhead.gateways import Kind, kinds
 from bench.overhead.mock_pods import mock_pods
@@ -83,7 +84,7 @@ def _conclude(bench: rounds.Bench, present: Sequence[Kind], idle: int, options: 
     soak = f" Soak of {options.soak:g} s." if options.soak else ""
     machine = f"{os.cpu_count()} shared cores, {platform.python_implementation()} {platform.python_version()}"
     lines = [
-        f"bench-overhead, {datetime.now(UTC):%Y-%m-%d}, {machine}\n{versions}",
+        f"bench-overhead, {datetime.now(UTC):%Y-%m-%d}, commit {measured_commit()}, {machine}\n{versions}",
         method + soak,
         report.table(bench.figures, [kind.name for kind in present]),
         "\n".join(map(str, found)),
