@@ -15,15 +15,13 @@ import msgspec
 from gateway.fleet.scrape import MetricsPage, read_page
 from gateway.runtime.guard import call_guarded
 from routing.pods import ModelCard
+from routing.reading.responses import MAX_TOKENS
 
 MAX_RESPONSE_BYTES = 8 << 20
 """Bytes. A metrics page is 60 KB; a pod must not be able to fill our memory."""
 
-
 MAX_NAME_CHARS = 256
 """Characters of a model's name; no request can name a longer one."""
-
-MAX_TOKENS = (1 << 31) - 1
 
 
 class ProbeResult(StrEnum):

@@ -1,4 +1,4 @@
-"""Whether a failure says something of its pod, or of the one tenant whose requests fail there.
+"""Decides whether a failed attempt counts against its pod, or only against the one tenant whose requests fail there.
 
 A pod that answers others is not taken to be broken because requests of one tenant fail on it, one after the other: an
 input that its engine cannot take, or answers that take longer than the timeout. As soon as requests of a second tenant

@@ -104,7 +104,7 @@ REASON_TEXTS = {
     VerdictReason.OPTIONS_UNKNOWN: "How its pods, or the standing ones, were started is not known.",
     VerdictReason.NO_PARTNER: "Its pods prefill or decode for others, and can pair with no standing pod.",
     VerdictReason.COLLECTING: "Too few comparisons yet.",
-    VerdictReason.ONE_TENANT: "The verdict would be another without the requests of one tenant.",
+    VerdictReason.ONE_TENANT: "Without the requests of one tenant the verdict would be different.",
     VerdictReason.QUALITY_MISSING: "It has lower precision, and its answers have not been compared.",
     VerdictReason.QUALITY_UNDECIDED: "It has lower precision, and too few answers have been compared.",
     VerdictReason.AS_GOOD: "Times, errors and, where it had to be compared, quality are within their limits.",

@@ -228,7 +228,7 @@ class Placement:
             state.decode_pace.observe(slot, running, tokens, decode_s, stalled_s=stalled_s)
 
     def let_go(self, now_s: float) -> None:
-        """Its client reads so slowly that its engine is taken to have done with it: it counts as load no longer."""
+        """Release its load before its response ends: it is read so slowly that the engine has completed it by now."""
         self.is_untimed = True
         if self.first_token_s is not None:
             self._state.ledger.release(self.charge, now_s)
