@@ -21,6 +21,9 @@ from tests.sources import ROOT
 LOGS = ROOT / "out" / "vllm"
 ENDS_WITHIN_S = 20.0
 
+ANSWERS_WITHIN_S = 15.0
+"""A question that has no answer by then is asked again, on a connection of its own."""
+
 
 class ChildFailedError(RuntimeError):
     """A server that did not come to answer, with the end of its log."""
@@ -74,7 +77,8 @@ class Child:
     async def answers(self, path: str, within_s: float) -> None:
         """Wait until a GET of `path` is answered with 200."""
         try:
-            async with asyncio.timeout(within_s), aiohttp.ClientSession(self.url) as session:
+            patience = aiohttp.ClientTimeout(total=ANSWERS_WITHIN_S)
+            async with asyncio.timeout(within_s), aiohttp.ClientSession(self.url, timeout=patience) as session:
                 while not await is_well(session, path):
                     # Nobody tells us when it is: ask, and between two questions wait for its death.
                     if await self.has_ended(within_s=0.3):
@@ -118,7 +122,7 @@ async def is_well(session: aiohttp.ClientSession, path: str) -> bool:
     try:
         async with session.get(path) as answer:
             return answer.status == 200
-    except aiohttp.ClientError:
+    except (TimeoutError, aiohttp.ClientError):
         return False
 
 

@@ -6,6 +6,8 @@ For fixtures of tests and for serve.py. It knows nothing of the gateway.
 import asyncio
 import contextlib
 import os
+import shutil
+import sys
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +15,7 @@ from typing import Any
 import aiohttp
 
 from tests.sources import ROOT
-from tests.vllm.children import Child, bounds, free_port
+from tests.vllm.children import Child, ChildFailedError, bounds, free_port
 
 VENV = ROOT / ".venv-vllm"
 
@@ -147,13 +149,25 @@ def start(plans: Iterable[PodPlan]) -> list[Pod]:
     return pods
 
 
+async def ready(pod: Pod) -> None:
+    """Wait until a pod is ready; one that fails to start is started once more, and its first log is shown and kept."""
+    try:
+        await pod.ready()
+    except ChildFailedError as failure:
+        print(f"{failure}\nIt is started again.", file=sys.stderr, flush=True)
+        pod.kill()
+        shutil.copy(pod.log, pod.log.with_suffix(".first.log"))
+        pod.start_again()
+        await pod.ready()
+
+
 @contextlib.asynccontextmanager
 async def running(plans: Iterable[PodPlan], started: Iterable[Pod] = ()) -> AsyncIterator[tuple[Pod, ...]]:
     """Pods that are all ready; those in `started` have been started already, and `plans` are not then."""
     pods = list(started) or start(plans)
     try:
         for pod in pods:
-            await pod.ready()
+            await ready(pod)
         yield tuple(pods)
     finally:
         await asyncio.gather(*(pod.stop() for pod in pods))
