@@ -28,7 +28,8 @@ from routing.tokens import ExactCounter, TokenCounter
 from tenancy.forecast import OutputLengthForecast
 from tenancy.objective import LatencyObjective, Tier, UnattainableAction
 from tenancy.peers import Peers, admitted_as
-from tenancy.queue import ModelQueue, TierQueue, WaitingRequest, open_within_s, weighted_tokens
+from tenancy.queue import IDLE, ModelQueue, TierQueue, WaitingRequest, open_within_s, weighted_tokens
+from tenancy.share import UNLINKED_LOWER_PART, BudgetShare
 from tenancy.stall import DecodeStalls
 from tenancy.tenants import Caller
 
@@ -97,6 +98,9 @@ MAX_RETRY_AFTER_S = 60.0
 
 SPEED_TTL_S = 1.0
 """How long the fastest engine's speed is cached: learned paces change slowly."""
+
+SHARE_TTL_S = 1.0
+"""Between two looks at which tiers have demand, where a share of each engine is kept to."""
 
 JITTER = 0.25
 """Retry-After is shortened by up to this share at random, so that rejected clients do not return together."""
@@ -241,6 +245,9 @@ class Admission:
         self.returning = RejectedRequests()
         self.peers: Peers | None = None
         """None while this gateway is alone."""
+        self.unlinked_part = 1.0
+        """This gateway's part of each engine, and its peers', beside gateways that send them nothing."""
+        self._renew_share_at_s = inf
         self._numbers = count()
         self._grounds: dict[tuple[str, frozenset[str] | None], ModelCapacity] = {}
         self._fleet_version = -1
@@ -253,6 +260,27 @@ class Admission:
             for name, line in queue.tier_queues.items():
                 if name in before or name in tiers:
                     line.is_removed = name not in tiers
+
+    def share_engines(self, gateways: int) -> None:
+        """Keep to an equal share of each engine, as one of so many gateways that send each other nothing."""
+        self.unlinked_part, self._renew_share_at_s = 1 / gateways, inf if gateways == 1 else -inf
+
+    def unlinked_share(self, now_s: float) -> BudgetShare | None:
+        """Return the share of this gateway and its peers beside gateways that send them nothing; None without any."""
+        if self.unlinked_part == 1.0:
+            return None
+        lines = [line for queue in self.queues.values() for line in queue.tier_queues.values()]
+        live = [line.tier for line in lines if line.demand.engines(now_s) > IDLE]
+        tpot_s = min((tier.tpot_s for tier in live), default=inf)
+        priorities = sorted({tier.priority for tier in live}, reverse=True)
+        return BudgetShare(self.unlinked_part, tpot_s, priorities, now_s, lower_part=UNLINKED_LOWER_PART)
+
+    def _renew_share(self, now_s: float) -> None:
+        """Go by the tiers that have demand now. A share that is kept while peers are missing is not touched."""
+        self._renew_share_at_s = now_s + SHARE_TTL_S
+        share = self.unlinked_share(now_s)
+        if share is not None and (self.peers is None or not self.peers.misses_any):
+            self.stalls.keep_to(share, now_s)
 
     @property
     def engine_count(self) -> int:
@@ -288,6 +316,8 @@ class Admission:
         )
         queue, line = waiter.queue, waiter.tier_queue
         line.demand.add(waiter.own_s, now_s)
+        if now_s >= self._renew_share_at_s:
+            self._renew_share(now_s)
         if queue.waiting or queue.has_peers_waiting:
             self._check(waiter, queue, line, now_s, draw)
         line.fair_share.enter(waiter.tenant)

@@ -66,6 +66,7 @@ class SharedQueues(Protocol):
     queues: dict[str, ModelQueue]
     stalls: DecodeStalls
     tiers: Mapping[str, Tier]
+    unlinked_part: float
 
     @property
     def engine_count(self) -> int:
@@ -75,6 +76,10 @@ class SharedQueues(Protocol):
     @property
     def replica_position(self) -> tuple[int, int]:
         """This gateway's place among those that share its engines, and how many they are."""
+        ...
+
+    def unlinked_share(self, now_s: float) -> BudgetShare | None:
+        """Return the share of this gateway and its peers beside gateways that send them nothing; None without any."""
         ...
 
 
@@ -176,7 +181,7 @@ class Peers:
         if model:
             tokens = update.completion_tokens // charge.sequences
             self._admission.forecast.observe(report.tenant, model, tokens)
-            is_of_now = self._admission.stalls.share is None and charge.charged_s >= self._found_s
+            is_of_now = not self._missing and charge.charged_s >= self._found_s
             if is_of_now and update.decode_s is not None:  # Else its gateway knows that it teaches nothing.
                 self._admission.stalls.learn(charge, update.running, tokens, now_s)
 
@@ -223,7 +228,8 @@ class Peers:
             return
         self._missing = missing
         if not missing:
-            stalls.share, self._found_s, self._own_demand = None, now_s, {}
+            self._found_s, self._own_demand = now_s, {}
+            stalls.share = self._admission.unlinked_share(now_s)
             return
         if not self._own_demand:
             self._own_demand = {
@@ -232,6 +238,11 @@ class Peers:
                 for line in queue.tier_queues.values()
             }
         stalls.keep_to(self._share(since_s), since_s)
+
+    @property
+    def misses_any(self) -> bool:
+        """Whether peers are missing."""
+        return bool(self._missing)
 
     def _share(self, since_s: float) -> BudgetShare:
         """Return the share of this gateway and of the peers that are present."""
@@ -254,6 +265,7 @@ class Peers:
         )
         even = (1 + len(present)) / (1 + len(present) + max(len(lost), len(self._missing)))
         share = share_of_engines(even, [each[1:] for each in wanted], self._admission.engine_count)
+        share *= self._admission.unlinked_part
         live = [tier for tier, _, demand in wanted if demand > IDLE]
         tpot_s = min((tier.tpot_s for tier in live), default=inf)
         priorities = sorted({tier.priority for tier in live}, reverse=True)

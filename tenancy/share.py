@@ -1,4 +1,5 @@
-"""What a gateway may put on each engine while peers are missing: its share of the prefill that streams there can bear.
+"""What a gateway may put on each engine beside gateways of which it receives nothing: its share of the prefill that
+streams there can bear. They are missing peers, or gateways that were never linked.
 
 Streams of TPOT objective T bear 1 - step / T seconds of prefill a second. A token bucket by engine is filled with this
 gateway's share of that and drained by each charge that is known here. Shares are made from the demand that all had
@@ -12,8 +13,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 LOWER_PART = 0.7
-"""Of its share, what a gateway leaves to tiers below the highest: what others do is not seen, and prefill that comes
-in clumps stalls short answers of the highest tier."""
+"""Of its share, what a gateway leaves to tiers below the highest while peers are missing: what others do is not seen,
+and prefill that comes in clumps stalls short answers of the highest tier."""
+
+UNLINKED_LOWER_PART = 0.95
+"""The same of gateways that were never linked: what is left out is lost for good."""
 
 AHEAD_S = 2.0
 """Seconds of its share that the highest tier may take in advance, on each engine."""
@@ -31,19 +35,27 @@ EVEN_PART = 0.2
 class BudgetShare:
     """The share of one gateway, of all engines alike."""
 
-    __slots__ = ("_debt_s", "_levels", "priorities", "share", "since_s", "tpot_s")
+    __slots__ = ("_debt_s", "_levels", "_lower_part", "priorities", "share", "since_s", "tpot_s")
 
     def __init__(
-        self, share: float, tpot_s: float, priorities: Sequence[int], since_s: float, turn: float = 0.0
+        self,
+        share: float,
+        tpot_s: float,
+        priorities: Sequence[int],
+        since_s: float,
+        turn: float = 0.0,
+        lower_part: float = LOWER_PART,
     ) -> None:
         """`tpot_s`: the tightest TPOT objective of streams that may be anywhere on the engines; inf without any.
         `priorities`: of tiers with demand, the highest first. `turn`: this gateway's place among all, in (0, 1].
+        `lower_part`: what tiers below the highest get of it.
         """
         self.share = share
         self.tpot_s = tpot_s
         self.priorities = priorities
         self.since_s = since_s
         self._debt_s = FIRST_DEBT_S * turn
+        self._lower_part = lower_part
         self._levels: dict[int, tuple[float, float, float]] = {}
         """By slot: seconds of prefill that are left for the highest tier, for the others, and as of when."""
 
@@ -59,9 +71,9 @@ class BudgetShare:
         borne = max(0.0, 1.0 - step_s / self.tpot_s) * self.share
         gained_s = borne * (now_s - at_s)
         saved_s = borne * SAVED_S
-        first_s, lower_s = min(first_s + gained_s, saved_s), min(lower_s + LOWER_PART * gained_s, saved_s)
+        first_s, lower_s = min(first_s + gained_s, saved_s), min(lower_s + self._lower_part * gained_s, saved_s)
         self._levels[slot] = first_s, lower_s, now_s
-        return gained_s * (1 - self.share) / self.share * LOWER_PART
+        return gained_s * (1 - self.share) / self.share * self._lower_part
 
     def drain(self, slot: int, prefill_s: float) -> None:
         """Count a charge."""

@@ -137,7 +137,7 @@ class DecodeStalls:
         self._numbers = count()
         self.same_step_s = SAME_STEP_S
         self.share: BudgetShare | None = None
-        """What this gateway may take while peers are missing; None while none is."""
+        """What this gateway may take of each engine; None where it receives what all others place."""
         self.room_s: dict[int, float] = {}
         """What each of them could take when last computed, and -inf where charges have come since: it can only
         have become more."""
@@ -174,7 +174,7 @@ class DecodeStalls:
         )
 
     def _fill(self, share: BudgetShare, slot: int, now_s: float) -> None:
-        """Count what missing peers may have put on an engine since the last call as done."""
+        """Count what others may have put on an engine since the last call as done."""
         beside_s = share.fill(slot, self.step_s(slot), now_s)
         stand = self._stands.get(slot)
         if stand is not None and beside_s:

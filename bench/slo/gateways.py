@@ -25,6 +25,8 @@ class Link(StrEnum):
 
     REDIS = "redis"
     NONE = "none"
+    COUNTED = "counted"
+    """None, and each gateway is configured to be one of so many (`gateways`)."""
     DIES = "dies"
     """Batches are lost for `FAULT_S`."""
     STALLS = "stalls"
@@ -51,12 +53,21 @@ class Gateways:
         return "hearth" if self.count == 1 else f"{self.count} gateways{self.conditions}"
 
     @property
+    def has_redis(self) -> bool:
+        """Whether anything carries updates, however badly."""
+        return self.link not in (Link.NONE, Link.COUNTED)
+
+    @property
     def conditions(self) -> str:
         """What sets its row apart from others of as many gateways; empty for equal traffic on a healthy link."""
         traffic = "" if self.first_share is None else f", one has {self.first_share:.0%}"
-        link = {Link.REDIS: "", Link.NONE: ", no redis", Link.PAUSES: ", one pauses"}.get(
-            self.link, f", redis {self.link}"
-        )
+        names = {
+            Link.REDIS: "",
+            Link.NONE: ", no redis",
+            Link.COUNTED: ", no redis but counted",
+            Link.PAUSES: ", one pauses",
+        }
+        link = names.get(self.link, f", redis {self.link}")
         return link + traffic
 
     def pick(self, draw: float) -> int:
@@ -86,6 +97,7 @@ LAYOUTS = (
             Gateways(count, Link.ONE_SIDED),
             Gateways(count, Link.PAUSES),
             Gateways(count, Link.NONE),
+            Gateways(count, Link.COUNTED),
         )
     ),
 )

@@ -1,5 +1,6 @@
 """Plays several gateways live, all on this machine: `hearth serve` once, twice and four times, and with four processes,
-with a Redis that is healthy, dies, stalls or is not there, and with one gateway that receives most requests.
+with a Redis that is healthy, dies, stalls or is not there, and with one gateway that receives most requests. Without
+Redis gateways are played that know of each other nothing, and that are configured with their number.
 
 Engines are slowed down, and objectives stretched as much, so that clients, gateways, engines and Redis together leave a
 part of the machine unused. A row in which they do not is shown, and does not count.
@@ -84,7 +85,7 @@ LIVE_LAYOUTS = (
         for gateways in (
             Gateways(count),
             Gateways(count, first_share=0.8),
-            *(Gateways(count, one) for one in LIVE_LINKS[1:]),
+            *(Gateways(count, one) for one in (*LIVE_LINKS[1:], Link.COUNTED)),
         )
     ),
     *(LiveLayout(Gateways(link=link), processes=4) for link in LIVE_LINKS),
@@ -183,10 +184,12 @@ async def _play(layout: LiveLayout, scenario: Scenario, load: float, seed: int, 
         )
         pids, arguments = [child.pid for child, _ in pods], ["--processes", str(layout.processes)]
         redis = VenueRedis(folder)
-        if gateways.link is not Link.NONE:
+        if gateways.has_redis:
             stack.push_async_callback(redis.kill)
             await redis.start()
             arguments += ["--redis", redis.url]
+        elif gateways.link is Link.COUNTED:
+            arguments += ["--gateways", str(gateways.count)]
         urls = []
         for number in range(gateways.count):
             own = folder / f"gateway-{number}"

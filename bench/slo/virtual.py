@@ -104,6 +104,7 @@ class _Venue:
         for replica in self._replicas:
             if (admission := replica.room.admission) is not None:
                 admission.tiers = scenario.tiers  # As a policy file would tell them.
+                admission.share_engines(gateways.count if gateways.link is Link.COUNTED else 1)
         self._exchange = _joined(self._replicas, gateways, length_s)
         self._lookouts = [loop.create_task(one.look()) for one in self._replicas] if gateways.count > 1 else []
         self._draw = Random(f"{job.seed} retries").random
@@ -169,7 +170,7 @@ class _Venue:
 
 def _joined(replicas: Sequence[Replica], gateways: Gateways, length_s: float) -> Exchange | None:
     """Join the gateways by their link, and schedule its fault. None where nothing links them."""
-    if len(replicas) < 2 or gateways.link is Link.NONE:
+    if len(replicas) < 2 or not gateways.has_redis:
         return None
     exchange, loop = Exchange(delay_s=gateways.delay_s, beats=True), asyncio.get_running_loop()
     for replica in replicas:

@@ -143,7 +143,9 @@ class Gateway:
         if (
             self.admission_queue.admission is None
         ):  # Without a policy there are no SLOs, and no admission control is needed.
-            self.admission_queue.set_admission(Admission(self.router))
+            admission = Admission(self.router)
+            admission.share_engines(self.settings.gateways)
+            self.admission_queue.set_admission(admission)
             self.share_admission()
         if self.admission_queue.admission is not None:
             self.admission_queue.admission.set_tiers(policy.tiers)

@@ -39,6 +39,8 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 MAX_PROCESSES = 256
 
+MAX_GATEWAYS = 256
+
 
 def parse_address(value: object) -> Address:
     """Parse `HOST:PORT`, with brackets around an IPv6 host."""
@@ -64,6 +66,14 @@ def parse_processes(value: object) -> int:
     found = integer(value)
     if not 1 <= found <= MAX_PROCESSES:
         raise InvalidValue(f"must be from 1 to {MAX_PROCESSES}, not {found}")
+    return found
+
+
+def parse_gateways(value: object) -> int:
+    """Parse the number of gateways that share the engines without a Redis."""
+    found = integer(value)
+    if not 1 <= found <= MAX_GATEWAYS:
+        raise InvalidValue(f"must be from 1 to {MAX_GATEWAYS}, not {found}")
     return found
 
 

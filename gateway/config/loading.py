@@ -20,6 +20,7 @@ from gateway.config.fields import (
     parse_address,
     parse_address_or_off,
     parse_file,
+    parse_gateways,
     parse_processes,
     parse_redis_secret,
     parse_secret,
@@ -45,6 +46,12 @@ SETTINGS: tuple[SettingSpec, ...] = (
     ),
     SettingSpec("policy", parse_file, "policy file: tenants and API keys (default: no authentication)", metavar="FILE"),
     SettingSpec("redis", parse_redis_secret, "URL of the Redis that gateways share", metavar="URL", allows_file=True),
+    SettingSpec(
+        "gateways",
+        parse_gateways,
+        "gateways that share the engines and no Redis: each keeps to an equal part of them (default 1)",
+        metavar="N",
+    ),
     SettingSpec(
         "metrics-listen",
         parse_address_or_off,
@@ -144,6 +151,9 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
                 "discovery.agent_registry", "names no Redis: give it a url, or set `redis` for the whole gateway"
             )
         )
+    if settings.gateways > 1 and settings.redis is not None:
+        words = "is for gateways without a Redis, which count each other by `redis`: leave one of the two out"
+        faults.append(ConfigError("gateways", words))
     if settings.key_store is not None and settings.redis is None:
         faults.append(ConfigError("key_store", "needs `redis`"))
     if settings.key_store is not None and settings.key_api and settings.key_api.keys_dir != settings.key_store:

@@ -19,6 +19,7 @@ from gateway.config.extproc import ExtProcConfig, extproc_schema, read_extproc
 from gateway.config.fields import (
     ADDRESS_SCHEMA,
     LOG_LEVELS,
+    MAX_GATEWAYS,
     MAX_PROCESSES,
     NOT_SUPPORTED,
     OFF_SCHEMA,
@@ -27,6 +28,7 @@ from gateway.config.fields import (
     parse_address,
     parse_address_or_off,
     parse_file,
+    parse_gateways,
     parse_network,
     parse_processes,
     parse_redis_secret,
@@ -73,6 +75,8 @@ class Settings:
     admin_token: Secret | None = None
     policy: Path | None = None
     redis: Secret | None = None
+    gateways: int = 1
+    """Gateways that share the engines and no Redis, this one included: each keeps to an equal part of every engine."""
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     pods: tuple[DiscoveredPod, ...] = ()
     pod_file: Path | None = None
@@ -150,6 +154,7 @@ def read_settings(
         admin_token=read_secret(root, "admin_token"),
         policy=root.get("policy", parse_file, None),
         redis=root.get("redis", parse_redis_secret, None),
+        gateways=root.get("gateways", parse_gateways, defaults.gateways),
         trusted_proxies=root.each("trusted_proxies", parse_network) or (),
         pod_api_key=read_secret(root, "pod_api_key"),
         models=read_models(root),
@@ -217,6 +222,10 @@ def config_schema() -> Schema:
                     TEXT.schema, "Policy file: tenants and API keys; absent: requests are not authenticated."
                 ),
                 "redis": described(TEXT.schema, "URL of the Redis that gateways share."),
+                "gateways": described(
+                    _count_up_to(MAX_GATEWAYS),
+                    "Gateways that share the engines and no Redis; each keeps to an equal part of them (default 1).",
+                ),
                 "trusted_proxies": described(
                     NAMES.schema, "Networks whose forwarding and identity headers are trusted."
                 ),
@@ -275,12 +284,15 @@ def config_schema() -> Schema:
     }
 
 
+def _count_up_to(maximum: int) -> Schema:
+    return {"anyOf": [{"type": "integer", "minimum": 1, "maximum": maximum}, COUNT.schema["anyOf"][1]]}
+
+
 def _ports() -> dict[str, Schema]:
     or_off: Schema = {"anyOf": [ADDRESS_SCHEMA, OFF_SCHEMA]}
-    count: Schema = {"anyOf": [{"type": "integer", "minimum": 1, "maximum": MAX_PROCESSES}, COUNT.schema["anyOf"][1]]}
     return {
         "listen": described(ADDRESS_SCHEMA, "Listen address for clients, HOST:PORT (default 127.0.0.1:8000)."),
-        "processes": described(count, "Worker processes that share the traffic port."),
+        "processes": described(_count_up_to(MAX_PROCESSES), "Worker processes that share the traffic port."),
         "metrics_listen": described(
             or_off, "Listen address of metrics and health, read-only, or off (default 127.0.0.1:9464)."
         ),

@@ -662,3 +662,58 @@ def test_partitions_do_give_out_more_than_there_is() -> None:
             fleet.receive(gateway)
             fleet.place(gateway)
     assert fleet.excess_s <= ROUNDING_S
+
+
+def test_gateways_that_are_not_linked_keep_to_equal_shares() -> None:
+    """Processes of one host are peers and keep to one share; while one of them is missing, to their part of it."""
+    here, there = two()
+    for gateway in (here, there):
+        gateway.admission.share_engines(4)
+        gateway.arrive(GOLD, 1.0)
+        share = gateway.admission.stalls.share
+        assert share is not None
+        assert share.share == 0.25
+    deliver(there, here, 1.0)
+    here.peers.miss({2}, 1.0, 1.1)
+    missing = here.admission.stalls.share
+    assert missing is not None
+    assert 0 < missing.share < 0.25
+    here.admission.share_engines(4)
+    here.arrive(GOLD, 1.2)
+    assert here.admission.stalls.share is missing
+    here.peers.miss((), 6.0, 6.0)
+    assert here.admission.stalls.share is not None
+    assert here.admission.stalls.share.share == 0.25
+    here.admission.share_engines(1)
+    assert here.admission.unlinked_share(7.0) is None
+
+
+def test_their_tiers_are_those_with_demand() -> None:
+    """Looked at once a second; what was left of the share is taken over."""
+    here, _ = two()
+    here.admission.share_engines(2)
+    here.arrive(BRONZE, 1.0)
+    here.arrive(GOLD, 1.5)
+    here.arrive(GOLD, 2.5)
+    assert here.admission.stalls.share is not None
+    assert here.admission.stalls.share.priorities == [GOLD.priority, BRONZE.priority]
+    here.admission.stalls.share.drain(0, 2.0)
+    here.arrive(BRONZE, 4.0)
+    assert here.admission.stalls.share.tpot_s == GOLD.tpot_s
+    assert not here.admission.stalls.has_share(0, BRONZE.priority, 4.0)
+    assert here.admission.stalls.has_share(1, BRONZE.priority, 4.0)
+
+
+def test_streams_teach_beside_gateways_that_are_not_linked() -> None:
+    """They are always there: nothing would ever be learned."""
+    here, there = two()
+    for gateway in (here, there):
+        gateway.admission.share_engines(2)
+    before = there.admission.stalls.step_s(0)
+    placement = here.place(here.arrive(GOLD))
+    placement.first_token(0.1)
+    deliver(here, there, 0.1)
+    placement.settle(Usage(1_200, 100, 0), 9.0)
+    placement.release(9.0)
+    deliver(here, there, 9.0)
+    assert there.admission.stalls.step_s(0) > before

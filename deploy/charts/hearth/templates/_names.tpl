@@ -91,6 +91,9 @@ capabilities: {drop: [ALL]}
 {{- else if not (or .Values.config.discovery .Values.config.model_list) -}}
 {{- $_ := set $ours "discovery" (dict "kubernetes" (dict "selector" "app.kubernetes.io/component=vllm")) -}}
 {{- end -}}
+{{- if not (or (include "hearth.redis" .) .Values.config.gateways .Values.autoscaling.enabled (eq (int .Values.replicas) 1)) -}}
+{{- $_ := set $ours "gateways" (int .Values.replicas) -}}
+{{- end -}}
 {{- $times := dict "lame_duck_s" .Values.drain.lameDuckSeconds "drain_s" .Values.drain.drainSeconds -}}
 {{- $_ := set $ours "timeouts" $times -}}
 {{- mergeOverwrite (deepCopy .Values.config) $ours | toYaml -}}
