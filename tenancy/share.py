@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-LOWER_PART = 0.7
-"""Of its share, what a gateway leaves to tiers below the highest while peers are missing: what others do is not seen,
-and prefill that comes in clumps stalls short answers of the highest tier."""
+MIN_LOWER_PART, UNSEEN_COST = 0.7, 0.4
+"""Of its share, what a gateway leaves to tiers below the highest while peers are missing, and how far that falls with
+the part of an engine that others have: what they do is not seen, and prefill that comes in clumps stalls short answers
+of the highest tier."""
 
 UNLINKED_LOWER_PART = 0.95
 """The same of gateways that were never linked: what is left out is lost for good."""
@@ -44,18 +45,18 @@ class BudgetShare:
         priorities: Sequence[int],
         since_s: float,
         turn: float = 0.0,
-        lower_part: float = LOWER_PART,
+        lower_part: float | None = None,
     ) -> None:
         """`tpot_s`: the tightest TPOT objective of streams that may be anywhere on the engines; inf without any.
         `priorities`: of tiers with demand, the highest first. `turn`: this gateway's place among all, in (0, 1].
-        `lower_part`: what tiers below the highest get of it.
+        `lower_part`: what tiers below the highest get of it; None: as while peers are missing.
         """
         self.share = share
         self.tpot_s = tpot_s
         self.priorities = priorities
         self.since_s = since_s
         self._debt_s = FIRST_DEBT_S * turn
-        self._lower_part = lower_part
+        self._lower_part = lower_part_of(share) if lower_part is None else lower_part
         self._levels: dict[int, tuple[float, float, float]] = {}
         """By slot: seconds of prefill that are left for the highest tier, for the others, and as of when."""
 
@@ -88,6 +89,11 @@ class BudgetShare:
         if not higher:
             return first_s >= -AHEAD_S * borne
         return lower_s >= SAVED_S * borne * (higher - 1) / len(self.priorities)
+
+
+def lower_part_of(share: float) -> float:
+    """Return what tiers below the highest get of a share while peers are missing."""
+    return max(MIN_LOWER_PART, 1 - UNSEEN_COST * (1 - share))
 
 
 PREFILL_PART = 0.5

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenancy.share import AHEAD_S, LOWER_PART, SAVED_S, BudgetShare, share_of_engines
+from tenancy.share import AHEAD_S, SAVED_S, BudgetShare, lower_part_of, share_of_engines
 
 TPOT_S, STEP_S = 0.05, 0.02
 BORNE = 1 - STEP_S / TPOT_S
@@ -39,7 +39,8 @@ def test_the_highest_tier_takes_its_share_and_no_more(part: float) -> None:
 def test_lower_tiers_leave_a_margin(part: float) -> None:
     """They take nothing in advance but the request that uses up what is there."""
     taken = taken_s(BudgetShare(part, TPOT_S, TIERS, 0.0), 60.0, SILVER)
-    assert LOWER_PART * part * BORNE * 59 <= taken <= LOWER_PART * part * BORNE * (60 + SAVED_S) + ONE_S
+    lower = lower_part_of(part)
+    assert lower * part * BORNE * 59 <= taken <= lower * part * BORNE * (60 + SAVED_S) + ONE_S
 
 
 def test_the_lowest_tier_takes_what_the_others_leave_unused() -> None:
@@ -70,7 +71,7 @@ def test_lower_tiers_wait_until_the_highest_is_paid_for() -> None:
     share.drain(0, ONE_S)
     assert not share.has_room(0, STEP_S, SILVER)
     assert share.has_room(0, STEP_S, GOLD)
-    share.fill(0, STEP_S, ONE_S / (LOWER_PART * 0.5 * BORNE) + 0.001)
+    share.fill(0, STEP_S, ONE_S / (lower_part_of(0.5) * 0.5 * BORNE) + 0.001)
     assert share.has_room(0, STEP_S, SILVER)
 
 
@@ -90,6 +91,11 @@ def test_another_share_continues_with_what_was_left() -> None:
     after.continue_from(before)
     after.fill(0, STEP_S, 0.0)
     assert not after.has_room(0, STEP_S, GOLD)
+
+
+def test_the_less_is_seen_the_less_lower_tiers_get() -> None:
+    """Two gateways see half of what goes on; with many hardly anything is seen."""
+    assert [round(lower_part_of(share), 3) for share in (1.0, 0.5, 0.25, 1 / 16)] == [1.0, 0.8, 0.7, 0.7]
 
 
 def test_higher_tiers_are_dealt_out_first() -> None:
