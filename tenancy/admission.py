@@ -387,7 +387,7 @@ class Admission:
         ):
             return
         ledger = self._router.ledger
-        running = (placement.predicted.running + ledger.in_step(placement.engine.slot, ledger.running)) / 2
+        running = (placement.predicted.running + ledger.in_step(placement.engine.slot, ledger.all_running)) / 2
         self.stalls.learn(placement.charge, running, each, now_s)
 
     def _had_by(self, waiter: WaitingRequest, placement: Placement, now_s: float) -> float:

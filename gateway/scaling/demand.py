@@ -206,7 +206,7 @@ class DemandMeter:
         waiting_s = ledger.queued_s(lambda column: column[slot : slot + 1], self._clock())[0]
         self._router.decode_pace.observe(
             slot,
-            (opened.running + ledger.running[slot]) / 2,
+            (opened.running + ledger.all_running[slot]) / 2,
             outcome.usage.completion_tokens // opened.sequences - 1,
             outcome.decode_s,
             stalled_s=ledger.total_prefill_s[slot] - opened.prefilled_s - waiting_s,

@@ -184,7 +184,7 @@ class Placement:
             state.index.prefill_done(self._trace)
         if response_id:
             state.responses.put(response_id, slot, self.request.tenant)
-        running = (self.predicted.running + state.ledger.in_step(slot, state.ledger.running)) / 2
+        running = (self.predicted.running + state.ledger.in_step(slot, state.ledger.all_running)) / 2
         decode_s = None if self.first_token_s is None else now_s - self.first_token_s
         # Of a response that continues another we see the newest part only, and the engine counts the whole.
         shows_hits = usage is not None and usage.prompt_tokens and not self.request.continues

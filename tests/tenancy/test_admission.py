@@ -11,7 +11,7 @@ from routing.blocks import cut_prompt
 from routing.candidates import Candidates, NoEngineAdmissible
 from routing.decision.placement import Placement
 from routing.decision.router import Router
-from routing.ledger import STEP_TOKENS, StreamObjective
+from routing.ledger import STEP_TOKENS, ExternalLoad, StreamObjective
 from routing.pods import EngineShape, Pod, PodState
 from routing.rejection import Reason, RequestRejected
 from routing.request import Api, Request, Usage
@@ -486,3 +486,23 @@ def test_calling_one_engine_is_as_good_as_calling_all(
             continue
         running.append(stage.place(waiter, now_s))
         assert opened[look.candidates.engines.index(running[-1].engine)]
+
+
+def test_requests_of_others_count_where_steps_are_learned() -> None:
+    """Scrapes show them: a step that is as long as so many sequences make it says nothing of a slow engine."""
+    stage = Stage(engines=1)
+    prior, now_s, others = stage.router.costs.prior, 0.0, 40
+    pace_s = prior.step_base_s + prior.step_per_sequence_s * (others + 1)
+    stage.router.observe_load(0, ExternalLoad(others, 0, 0.0, now_s))
+    before_s, base_s = stage.admission.stalls.step_s(0), stage.router.costs.step_base_s[0]
+    for _ in range(30):
+        waiter = stage.arrive(BRONZE, now_s=now_s)
+        placement, usage = stage.place(waiter, now_s), Usage(1_200, 101, 0)
+        placement.first_token(now_s + 0.1)
+        now_s += 0.1 + 100 * pace_s
+        stage.admission.settle(waiter, placement, usage, now_s)
+        placement.settle(usage, now_s)
+        placement.release(now_s)
+        stage.router.observe_load(0, ExternalLoad(others, 0, 0.0, now_s))
+    assert stage.admission.stalls.step_s(0) <= before_s
+    assert stage.router.costs.step_base_s[0] == pytest.approx(base_s, rel=0.03)
