@@ -144,7 +144,8 @@ class Gateway:
             self.admission_queue.admission is None
         ):  # Without a policy there are no SLOs, and no admission control is needed.
             admission = Admission(self.router)
-            admission.share_engines(self.settings.gateways)
+            if self.settings.redis is None:
+                admission.share_engines(self.settings.gateways)
             self.admission_queue.set_admission(admission)
             self.share_admission()
         if self.admission_queue.admission is not None:

@@ -49,7 +49,7 @@ SETTINGS: tuple[SettingSpec, ...] = (
     SettingSpec(
         "gateways",
         parse_gateways,
-        "gateways that share the engines and no Redis: each keeps to an equal part of them (default 1)",
+        "gateways that share the engines: without --redis each keeps to an equal part of them (default 1)",
         metavar="N",
     ),
     SettingSpec(
@@ -151,9 +151,6 @@ def _contradictions(settings: Settings) -> list[ConfigError]:
                 "discovery.agent_registry", "names no Redis: give it a url, or set `redis` for the whole gateway"
             )
         )
-    if settings.gateways > 1 and settings.redis is not None:
-        words = "is for gateways without a Redis, which count each other by `redis`: leave one of the two out"
-        faults.append(ConfigError("gateways", words))
     if settings.key_store is not None and settings.redis is None:
         faults.append(ConfigError("key_store", "needs `redis`"))
     if settings.key_store is not None and settings.key_api and settings.key_api.keys_dir != settings.key_store:

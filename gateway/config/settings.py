@@ -76,7 +76,9 @@ class Settings:
     policy: Path | None = None
     redis: Secret | None = None
     gateways: int = 1
-    """Gateways that share the engines and no Redis, this one included: each keeps to an equal part of every engine."""
+    """Gateways that share the engines, this one included. Without `redis` each keeps to an equal part of every engine;
+    with it they count each other.
+    """
     trusted_proxies: tuple[IPv4Network | IPv6Network, ...] = ()
     pods: tuple[DiscoveredPod, ...] = ()
     pod_file: Path | None = None
@@ -224,7 +226,7 @@ def config_schema() -> Schema:
                 "redis": described(TEXT.schema, "URL of the Redis that gateways share."),
                 "gateways": described(
                     _count_up_to(MAX_GATEWAYS),
-                    "Gateways that share the engines and no Redis; each keeps to an equal part of them (default 1).",
+                    "Gateways that share the engines; without `redis` each keeps to an equal part of them (default 1).",
                 ),
                 "trusted_proxies": described(
                     NAMES.schema, "Networks whose forwarding and identity headers are trusted."

@@ -96,15 +96,12 @@ def test_two_ports_cannot_share_an_address() -> None:
     load_settings({"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0", "admin_listen": "127.0.0.1:0"}, {}, None)
 
 
-def test_the_number_of_gateways_is_for_those_without_a_redis() -> None:
-    """With a Redis they count each other, and a second number could only be wrong."""
+def test_the_number_of_gateways_may_stand_beside_a_redis() -> None:
+    """A flag or variable may add a Redis to a file that has the number: it is not used then."""
     assert load_settings({"gateways": "4"}, {}, None).gateways == 4
     assert load_settings({}, {"HEARTH_GATEWAYS": "2"}, None).gateways == 2
-    assert faults({"gateways": "4", "redis": "redis://127.0.0.1:9"}) == [
-        "gateways: is for gateways without a Redis, which count each other by `redis`: leave one of the two out"
-    ]
     assert faults({"gateways": "0"}) == ["--gateways: must be from 1 to 256, not 0"]
-    assert load_settings({"gateways": "1", "redis": "redis://127.0.0.1:9"}, {}, None).redis is not None
+    assert load_settings({"gateways": "4", "redis": "redis://127.0.0.1:9"}, {}, None).redis is not None
 
 
 def test_all_faults_of_all_places_are_reported_at_once(tmp_path: Path) -> None:
