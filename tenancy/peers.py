@@ -229,7 +229,11 @@ class Peers:
         self._missing = missing
         if not missing:
             self._found_s, self._own_demand = now_s, {}
-            stalls.share = self._admission.unlinked_share(now_s)
+            share = self._admission.unlinked_share(now_s)
+            if share is None:
+                stalls.share = None
+            else:
+                stalls.keep_to(share, now_s)
             return
         if not self._own_demand:
             self._own_demand = {

@@ -1,6 +1,6 @@
 """Plays several gateways live, all on this machine: `hearth serve` once, twice and four times, and with four processes,
 with a Redis that is healthy, dies, stalls or is not there, and with one gateway that receives most requests. Without
-Redis gateways are played that know of each other nothing, and that are configured with their number.
+Redis, gateways are played that know nothing of each other, and gateways that are configured with their number.
 
 Engines are slowed down, and objectives stretched as much, so that clients, gateways, engines and Redis together leave a
 part of the machine unused. A row in which they do not is shown, and does not count.

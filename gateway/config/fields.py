@@ -37,9 +37,8 @@ TOKENIZER_REMOVED = "removed: token IDs come from the pods' own /tokenize; delet
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
-MAX_PROCESSES = 256
-
-MAX_GATEWAYS = 256
+MAX_PROGRAMS = 256
+"""Worker processes of a gateway, and gateways."""
 
 
 def parse_address(value: object) -> Address:
@@ -61,19 +60,11 @@ def parse_address_or_off(value: object) -> Address | None:
     return None if value is False or value == "off" else parse_address(value)
 
 
-def parse_processes(value: object) -> int:
-    """Parse the number of worker processes."""
+def parse_program_count(value: object) -> int:
+    """Parse a number of worker processes or of gateways."""
     found = integer(value)
-    if not 1 <= found <= MAX_PROCESSES:
-        raise InvalidValue(f"must be from 1 to {MAX_PROCESSES}, not {found}")
-    return found
-
-
-def parse_gateways(value: object) -> int:
-    """Parse the number of gateways that share the engines without a Redis."""
-    found = integer(value)
-    if not 1 <= found <= MAX_GATEWAYS:
-        raise InvalidValue(f"must be from 1 to {MAX_GATEWAYS}, not {found}")
+    if not 1 <= found <= MAX_PROGRAMS:
+        raise InvalidValue(f"must be from 1 to {MAX_PROGRAMS}, not {found}")
     return found
 
 

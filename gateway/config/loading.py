@@ -20,8 +20,7 @@ from gateway.config.fields import (
     parse_address,
     parse_address_or_off,
     parse_file,
-    parse_gateways,
-    parse_processes,
+    parse_program_count,
     parse_redis_secret,
     parse_secret,
     parse_writable_path,
@@ -35,7 +34,9 @@ from tenancy.document import ConfigError, InvalidDocument, Locate, load_yaml, on
 
 SETTINGS: tuple[SettingSpec, ...] = (
     SettingSpec("listen", parse_address, "listen address for clients (default 127.0.0.1:8000)"),
-    SettingSpec("processes", parse_processes, "worker processes that share the traffic port (default 1)", metavar="N"),
+    SettingSpec(
+        "processes", parse_program_count, "worker processes that share the traffic port (default 1)", metavar="N"
+    ),
     SettingSpec("pod", parse_pod, "URL of a vLLM pod; repeatable", metavar="URL", is_list=True),
     SettingSpec("pod-file", parse_file, "file that lists pods; watched for changes", metavar="FILE"),
     SettingSpec(
@@ -48,7 +49,7 @@ SETTINGS: tuple[SettingSpec, ...] = (
     SettingSpec("redis", parse_redis_secret, "URL of the Redis that gateways share", metavar="URL", allows_file=True),
     SettingSpec(
         "gateways",
-        parse_gateways,
+        parse_program_count,
         "gateways that share the engines: without --redis each keeps to an equal part of them (default 1)",
         metavar="N",
     ),

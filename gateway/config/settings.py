@@ -19,8 +19,7 @@ from gateway.config.extproc import ExtProcConfig, extproc_schema, read_extproc
 from gateway.config.fields import (
     ADDRESS_SCHEMA,
     LOG_LEVELS,
-    MAX_GATEWAYS,
-    MAX_PROCESSES,
+    MAX_PROGRAMS,
     NOT_SUPPORTED,
     OFF_SCHEMA,
     Secret,
@@ -28,9 +27,8 @@ from gateway.config.fields import (
     parse_address,
     parse_address_or_off,
     parse_file,
-    parse_gateways,
     parse_network,
-    parse_processes,
+    parse_program_count,
     parse_redis_secret,
     parse_writable_path,
     read_secret,
@@ -150,13 +148,13 @@ def read_settings(
     defaults = Settings()
     settings = Settings(
         listen=root.get("listen", parse_address, defaults.listen),
-        processes=root.get("processes", parse_processes, defaults.processes),
+        processes=root.get("processes", parse_program_count, defaults.processes),
         metrics_listen=root.get("metrics_listen", parse_address_or_off, defaults.metrics_listen),
         admin_listen=root.get("admin_listen", parse_address_or_off, defaults.admin_listen),
         admin_token=read_secret(root, "admin_token"),
         policy=root.get("policy", parse_file, None),
         redis=root.get("redis", parse_redis_secret, None),
-        gateways=root.get("gateways", parse_gateways, defaults.gateways),
+        gateways=root.get("gateways", parse_program_count, defaults.gateways),
         trusted_proxies=root.each("trusted_proxies", parse_network) or (),
         pod_api_key=read_secret(root, "pod_api_key"),
         models=read_models(root),
@@ -225,7 +223,7 @@ def config_schema() -> Schema:
                 ),
                 "redis": described(TEXT.schema, "URL of the Redis that gateways share."),
                 "gateways": described(
-                    _count_up_to(MAX_GATEWAYS),
+                    _count_up_to(MAX_PROGRAMS),
                     "Gateways that share the engines; without `redis` each keeps to an equal part of them (default 1).",
                 ),
                 "trusted_proxies": described(
@@ -294,7 +292,7 @@ def _ports() -> dict[str, Schema]:
     or_off: Schema = {"anyOf": [ADDRESS_SCHEMA, OFF_SCHEMA]}
     return {
         "listen": described(ADDRESS_SCHEMA, "Listen address for clients, HOST:PORT (default 127.0.0.1:8000)."),
-        "processes": described(_count_up_to(MAX_PROCESSES), "Worker processes that share the traffic port."),
+        "processes": described(_count_up_to(MAX_PROGRAMS), "Worker processes that share the traffic port."),
         "metrics_listen": described(
             or_off, "Listen address of metrics and health, read-only, or off (default 127.0.0.1:9464)."
         ),

@@ -22,7 +22,7 @@ LOGS = ROOT / "out" / "vllm"
 ENDS_WITHIN_S = 20.0
 
 ANSWERS_WITHIN_S = 15.0
-"""A question that has no answer by then is asked again, on a connection of its own."""
+"""A request without an answer by then is sent again, on a connection of its own."""
 
 
 class ChildFailedError(RuntimeError):
